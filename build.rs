@@ -1,0 +1,22 @@
+//! Generates the protobuf types of `proto/` without needing protoc.
+
+use std::error::Error;
+use std::path::PathBuf;
+
+use protox::prost::Message;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=proto");
+    let out_dir = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
+    let files = ["hlo.proto", "compile_options.proto"];
+    let descriptors = protox::compile(files, ["proto"])?;
+    let descriptor_file = out_dir.join("descriptors.bin");
+    std::fs::write(&descriptor_file, descriptors.encode_to_vec())?;
+    buffa_build::Config::new()
+        .descriptor_set(&descriptor_file)
+        .files(&files)
+        .generate_views(false)
+        .include_file("proto.rs")
+        .compile()?;
+    Ok(())
+}
