@@ -1,0 +1,1 @@
+//! `spmd-run plugin`: known PJRT plugins and where they are.
