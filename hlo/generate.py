@@ -359,7 +359,7 @@ def replica_all_reduce():
 
 def replicas_partitions():
     x = integers(1, 8, 6)
-    return Sample("replicas_partitions.hlo", "", [x], [x * 3, (x * 3).sum(0)], partitions=2, replicas=2)
+    return Sample("replicas_partitions.hlo", "", [x], [x * 3, (x * 3).sum(0, dtype=np.int32)], partitions=2, replicas=2)
 
 
 def uneven():
@@ -568,6 +568,7 @@ def from_comment(sample):
 
 def save(path, prefix, arrays):
     """An .npz of prefix0, prefix1, …; NumPy has no bfloat16, so it is saved as raw two-byte elements."""
+    assert all(np.asarray(a).dtype.itemsize <= 4 for a in arrays), "a 64-bit array that no program asks for"
     raw = lambda a: a.view("V2") if a.dtype == ml_dtypes.bfloat16 else a
     np.savez(path, **{f"{prefix}{i}": raw(np.asarray(a)) for i, a in enumerate(arrays)})
 
@@ -633,7 +634,7 @@ def run(sample):
 
     results = []
     for pieces, like, sharding in zip(outputs, sample.expected, compiled.get_output_shardings() or repeat(None)):
-        result = np.zeros(like.shape, like.dtype)
+        result = np.zeros(like.shape, pieces[0].dtype)
         indices = shard_indices(sharding, like.shape, sample.partitions)
         for piece, index in reversed(list(zip(pieces, indices * sample.replicas))):
             inside = result[index].shape
@@ -650,6 +651,7 @@ def check(sample):
     results, optimized = run(sample)
     assert len(results) == len(sample.expected)
     for got, want in zip(results, sample.expected):
+        assert got.dtype == want.dtype
         got, want = got.astype(np.float64), want.astype(np.float64)
         np.testing.assert_allclose(got, want, rtol=sample.rtol, atol=sample.atol, err_msg=sample.file)
     kinds = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
