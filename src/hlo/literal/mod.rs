@@ -10,6 +10,9 @@ use crate::dtype::DType;
 use crate::hlo::shape;
 use crate::proto::{LiteralProto, ShapeProto};
 
+#[cfg(test)]
+mod tests;
+
 pub use text::format_literal;
 
 /// One element of a constant, as HLO text can spell it.

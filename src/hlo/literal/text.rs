@@ -4,14 +4,18 @@ use std::fmt::Write;
 
 use super::{LiteralError, Scalar, decode, encode, float, logical_words, words_per_element};
 use crate::dtype::DType;
+use crate::hlo::shape;
 use crate::proto::{LiteralProto, PrimitiveType};
+
+/// The most empty sub-arrays that are spelled out.
+const MAX_EMPTY_ARRAYS: i64 = 1 << 20;
 
 /// Appends the literal without its shape: `1.5`, `{{1, 2}, {3, 4}}`, `(7, {true, false})`.
 ///
 /// Each number is the shortest that reads back as the same bits.
 ///
 /// # Errors
-/// The literal's data does not fit its shape.
+/// The literal's data does not fit its shape, or the shape is empty in more than a million places.
 pub fn format_literal(literal: &LiteralProto, out: &mut String) -> Result<(), LiteralError> {
     if literal.shape.element_type == PrimitiveType::TUPLE {
         out.push('(');
@@ -27,6 +31,11 @@ pub fn format_literal(literal: &LiteralProto, out: &mut String) -> Result<(), Li
     if dtype == DType::Pred && dims.is_empty() {
         out.push_str(if words == [0] { "false" } else { "true" });
         return Ok(());
+    }
+    // An array without elements still has one pair of braces for each of its sub-arrays.
+    let braces = dims.iter().take_while(|&&dim| dim > 0).try_fold(1i64, |product, &dim| product.checked_mul(dim));
+    if words.is_empty() && braces.is_none_or(|braces| braces > MAX_EMPTY_ARRAYS) {
+        return Err(LiteralError::Shape(shape::text(&literal.shape)));
     }
     let mut elements = words.chunks(words_per_element(dtype));
     format_array(dtype, dims, &mut elements, out)
