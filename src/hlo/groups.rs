@@ -80,6 +80,21 @@ pub enum GroupError {
     },
 }
 
+/// Whether the instruction is a collective, or starts one.
+pub fn is_collective(instruction: &HloInstructionProto) -> bool {
+    let opcode = instruction.opcode.strip_suffix("-start").unwrap_or(&instruction.opcode);
+    matches!(
+        opcode,
+        "all-reduce"
+            | "all-gather"
+            | "reduce-scatter"
+            | "all-to-all"
+            | "ragged-all-to-all"
+            | "collective-permute"
+            | "collective-broadcast"
+    )
+}
+
 /// How the ids of this collective's groups are to be read.
 pub fn group_mode(instruction: &HloInstructionProto) -> Result<GroupMode, GroupError> {
     let has_channel = instruction.channel_id > 0;

@@ -1,6 +1,8 @@
 //! HLO modules: the protobuf model, its text form and the checks before a plugin sees it.
 
 pub mod groups;
+pub mod literal;
+pub mod shape;
 
 use crate::proto;
 
