@@ -2,6 +2,9 @@
 
 use std::process::ExitCode;
 
+use spmd_run::plugins::FindError;
+use spmd_run::runtime::RuntimeError;
+
 /// A command's failure. Exit codes: 1 the program failed, 2 usage, 3 a peer or the rendezvous failed.
 #[derive(Debug)]
 pub struct Failure {
@@ -13,6 +16,11 @@ impl Failure {
     /// The command was called in a way that cannot work.
     pub fn usage(error: impl Into<String>) -> Failure {
         Failure { code: 2, error: Some(anyhow::Error::msg(error.into())) }
+    }
+
+    /// As [`Failure::usage`], for errors of the library.
+    pub fn wrong_usage(error: impl Into<anyhow::Error>) -> Failure {
+        Failure { code: 2, error: Some(error.into()) }
     }
 
     /// The program, its arguments or its plugin failed.
@@ -44,8 +52,14 @@ impl Failure {
     }
 }
 
-impl<E: Into<anyhow::Error>> From<E> for Failure {
-    fn from(error: E) -> Failure {
+impl From<RuntimeError> for Failure {
+    fn from(error: RuntimeError) -> Failure {
+        if error.is_of_peer() { Failure::peer(error) } else { Failure::program(error) }
+    }
+}
+
+impl From<FindError> for Failure {
+    fn from(error: FindError) -> Failure {
         Failure::program(error)
     }
 }

@@ -1,4 +1,6 @@
-//! Text tables for people.
+//! Text for people.
+
+use spmd_run::runtime::Device;
 
 /// Lays rows out in columns, two spaces apart; columns whose name starts with `#` hold numbers and are aligned right.
 pub fn table(columns: &[&str], rows: &[Vec<String>]) -> String {
@@ -17,6 +19,15 @@ pub fn table(columns: &[&str], rows: &[Vec<String>]) -> String {
         text.push('\n');
     }
     text
+}
+
+/// Dense ids as `0-3`.
+pub fn id_range(devices: &[Device]) -> String {
+    match devices {
+        [] => String::new(),
+        [only] => only.id.to_string(),
+        [first, .., last] => format!("{}-{}", first.id, last.id),
+    }
 }
 
 #[cfg(test)]
