@@ -2,31 +2,34 @@
 
 pub mod groups;
 pub mod literal;
+mod print;
 pub mod shape;
 
-use crate::proto;
+pub use print::print;
 
-/// An HLO module, and what its text header says beyond the protobuf.
+use crate::proto::HloModuleProto;
+
+/// One HLO module: its protobuf form, and what only the header of its text says.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HloModule {
-    /// The module.
-    pub proto: proto::HloModuleProto,
-    /// What only the header says.
+    /// The module; fields that this project does not know are kept.
+    pub proto: HloModuleProto,
+    /// Settings of the text's header.
     pub config: ModuleConfig,
 }
 
-/// What a module's text header says and the protobuf has no field for.
+/// What the header of a module's text says and its protobuf form has no field for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModuleConfig {
     /// `replica_count`.
     pub replica_count: Option<i64>,
     /// `num_partitions`.
     pub num_partitions: Option<i64>,
-    /// `allow_spmd_sharding_propagation_to_parameters`.
+    /// For each parameter whether the partitioner may choose its sharding; one entry may stand for all.
     pub allow_spmd_sharding_propagation_to_parameters: Vec<bool>,
-    /// `allow_spmd_sharding_propagation_to_output`.
+    /// For each result whether the partitioner may choose its sharding; one entry may stand for all.
     pub allow_spmd_sharding_propagation_to_output: Vec<bool>,
-    /// `is_scheduled`.
+    /// Whether the instructions stand in the order in which they run.
     pub is_scheduled: bool,
 }
 
