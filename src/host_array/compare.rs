@@ -136,3 +136,72 @@ impl fmt::Display for Comparison {
         write!(f, " (largest difference {:.3e}, relative {:.3e})", self.max_abs_difference, self.max_rel_difference)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Fill;
+    use super::*;
+    use crate::dtype::DType;
+
+    fn floats(values: &[f32]) -> HostArray {
+        let data = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        HostArray::new(DType::F32, vec![values.len()], data).unwrap()
+    }
+
+    #[test]
+    fn tolerance_is_that_of_isclose() {
+        let (actual, expected) = (floats(&[1.0, 2.0, 101.0, 0.0]), floats(&[1.0, 2.5, 100.0, 0.25]));
+        let strict = compare(&actual, &expected, 0.0, 0.0).unwrap();
+        assert_eq!((strict.mismatches, strict.elements, strict.bitwise_equal), (3, 4, false));
+        assert_eq!((strict.max_abs_difference, strict.max_rel_difference), (1.0, 1.0));
+        assert_eq!(strict.first_mismatch.as_ref().unwrap().index, [1]);
+        assert_eq!(compare(&actual, &expected, 0.01, 0.0).unwrap().mismatches, 2);
+        assert_eq!(compare(&actual, &expected, 0.0, 0.5).unwrap().mismatches, 1);
+        assert!(compare(&actual, &expected, 0.01, 0.5).unwrap().is_close());
+        insta::assert_snapshot!(strict, @"3 of 4 elements differ, the first at [1]: 2.0, expected 2.5 (largest difference 1.000e0, relative 1.000e0)");
+        insta::assert_snapshot!(compare(&actual, &expected, 0.01, 0.5).unwrap(), @"equal within the tolerance (largest difference 1.000e0, relative 1.000e0)");
+        insta::assert_snapshot!(compare(&actual, &actual, 0.0, 0.0).unwrap(), @"bitwise equal");
+    }
+
+    #[test]
+    fn nans_equal_nans_and_infinities_themselves() {
+        let (nan, infinity) = (f32::NAN, f32::INFINITY);
+        let other_nan = f32::from_bits(nan.to_bits() ^ 1);
+        let same = compare(&floats(&[nan, infinity, 0.0]), &floats(&[other_nan, infinity, -0.0]), 0.0, 0.0).unwrap();
+        assert!(same.is_close() && !same.bitwise_equal && same.max_abs_difference == 0.0);
+        for (actual, expected) in [(nan, 1.0), (1.0, nan), (infinity, -infinity), (1.0, infinity), (infinity, 1.0)] {
+            let different = compare(&floats(&[actual]), &floats(&[expected]), 1.0, 1e30).unwrap();
+            assert!(!different.is_close() && different.max_abs_difference.is_infinite(), "{actual} {expected}");
+        }
+    }
+
+    #[test]
+    fn every_type_is_compared() {
+        for dtype in DType::all() {
+            let zeros = HostArray::zeros(dtype, &[2, 3, 4]).unwrap();
+            let mut changed = zeros.clone();
+            let size = dtype.size();
+            let one = HostArray::filled(Fill::Ones, 0, dtype, &[]).unwrap().into_data();
+            changed.data_mut()[17 * size..18 * size].copy_from_slice(&one);
+            let comparison = compare(&changed, &zeros, 0.0, 0.0).unwrap();
+            assert_eq!(comparison.mismatches, 1, "{dtype}");
+            assert_eq!(comparison.first_mismatch.unwrap().index, [1, 1, 1], "{dtype}");
+            assert_eq!(comparison.max_abs_difference.round(), 1.0, "{dtype}");
+            assert!(compare(&zeros, &zeros, 0.0, 0.0).unwrap().bitwise_equal);
+        }
+    }
+
+    #[test]
+    fn large_integers_keep_their_difference() {
+        let array = |value: u64| HostArray::new(DType::U64, vec![], value.to_le_bytes().to_vec()).unwrap();
+        let comparison = compare(&array(u64::MAX), &array(u64::MAX - 1), 0.0, 0.0).unwrap();
+        assert_eq!(comparison.max_abs_difference, 1.0);
+        assert_eq!(comparison.first_mismatch.unwrap().actual, "18446744073709551615");
+    }
+
+    #[test]
+    fn other_shapes_are_refused() {
+        let error = compare(&floats(&[1.0]), &HostArray::zeros(DType::F64, &[1]).unwrap(), 0.0, 0.0).unwrap_err();
+        insta::assert_snapshot!(error, @"an array of f32[1] cannot be compared with one of f64[1]");
+    }
+}

@@ -57,7 +57,7 @@ impl SmallFloat {
 
     /// Number of integers `0, 1, 2, …` that the format holds without a gap.
     pub(super) fn consecutive_integers(&self) -> u64 {
-        2 << self.mantissa_bits
+        (0..2 << self.mantissa_bits).take_while(|&integer| self.pattern_of(integer as f64).is_some()).count() as u64
     }
 
     /// The largest number of equal steps into which the format cuts `[0, 1)` with every step exact.
@@ -138,6 +138,16 @@ pub(super) fn same_bits(dtype: DType, left: &[u8], right: &[u8]) -> bool {
     u64_of(left) & mask == u64_of(right) & mask
 }
 
+/// A narrow element's byte with the bits that its type does not use as `ml_dtypes` has them: copies of the sign in signed
+/// integers, else zero.
+pub(super) fn canonical(dtype: DType, byte: u8) -> u8 {
+    let unused = 8 - dtype.bits().min(8) as u32;
+    match dtype {
+        DType::S1 | DType::S2 | DType::S4 => ((byte << unused).cast_signed() >> unused).cast_unsigned(),
+        _ => (byte << unused) >> unused,
+    }
+}
+
 /// Appends an element as NumPy prints it; floats with the fewest digits that tell them from their neighbours.
 pub(super) fn write_text(dtype: DType, bytes: &[u8], out: &mut String) {
     match value(dtype, bytes) {
@@ -203,4 +213,78 @@ fn u64_of(bytes: &[u8]) -> u64 {
         *target = *source;
     }
     u64::from_le_bytes(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::host_array::npz::read_npz;
+
+    fn narrow_floats() -> impl Iterator<Item = DType> {
+        DType::all().filter(|&dtype| SmallFloat::of(dtype).is_some() || dtype == DType::F8E8M0FNU)
+    }
+
+    #[test]
+    fn every_pattern_is_worth_what_ml_dtypes_says() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/numpy/narrow_values.npz");
+        let mut files = read_npz(&path).unwrap();
+        for dtype in narrow_floats() {
+            let expected = files.remove(dtype.name()).unwrap().into_host_array(DType::F32, &[256]).unwrap();
+            for (pattern, expected) in expected.elements().enumerate() {
+                let Value::Float(expected) = value(DType::F32, expected) else { unreachable!() };
+                let Value::Float(actual) = value(dtype, &[pattern as u8]) else { unreachable!() };
+                let same = actual.is_nan() && expected.is_nan()
+                    || actual == expected && actual.is_sign_negative() == expected.is_sign_negative();
+                assert!(same, "{dtype} {pattern:#x}: {actual} instead of {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn integers_are_sign_extended_from_their_width() {
+        for (dtype, pattern, expected) in [
+            (DType::S1, 0b1u8, -1),
+            (DType::S2, 0b10, -2),
+            (DType::S4, 0b0000_1000, -8),
+            (DType::S4, 0b1111_0111, 7),
+            (DType::U4, 0b1111_0111, 7),
+            (DType::U2, 0b11, 3),
+            (DType::S8, 0x80, -128),
+        ] {
+            assert_eq!(value(dtype, &[pattern]), Value::Int(expected), "{dtype}");
+        }
+        assert_eq!(value(DType::U64, &[0xff; 8]), Value::Int(i128::from(u64::MAX)));
+        assert_eq!(value(DType::S64, &[0xff; 8]), Value::Int(-1));
+        assert_eq!([DType::S4, DType::U4, DType::S8].map(|dtype| canonical(dtype, 0x1c)), [0xfc, 0x0c, 0x1c]);
+        assert!(same_bits(DType::S4, &[0xf7], &[0x07]) && !same_bits(DType::S4, &[0xf7], &[0x06]));
+    }
+
+    #[test]
+    fn printed_floats_are_short_and_read_back_as_themselves() {
+        for dtype in narrow_floats().chain([DType::F16, DType::BF16]) {
+            let patterns = if dtype.size() == 1 { 256u32 } else { 65536 };
+            let all: Vec<f64> = (0..patterns)
+                .map(|pattern| match value(dtype, &pattern.to_le_bytes()[..dtype.size()]) {
+                    Value::Float(value) => value,
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            let mut sorted: Vec<f64> = all.iter().copied().filter(|value| value.is_finite()).collect();
+            sorted.sort_by(f64::total_cmp);
+            sorted.dedup();
+            for (pattern, &expected) in all.iter().enumerate().filter(|(_, value)| value.is_finite()) {
+                let mut text = String::new();
+                write_text(dtype, &(pattern as u32).to_le_bytes()[..dtype.size()], &mut text);
+                let read: f64 = text.parse().unwrap();
+                let above = sorted.partition_point(|&value| value < read);
+                let nearest = [above.saturating_sub(1), above.min(sorted.len() - 1)]
+                    .map(|at| sorted[at])
+                    .into_iter()
+                    .min_by(|a, b| (a - read).abs().total_cmp(&(b - read).abs()));
+                assert_eq!(nearest, Some(expected), "{dtype} {pattern:#x} is printed as {text}");
+            }
+        }
+    }
 }

@@ -119,7 +119,8 @@ fn fill_with(array: &mut HostArray, numbers: Numbers) {
     let dtype = array.dtype();
     let data = array.data_mut();
     match dtype {
-        DType::Pred | DType::S1 | DType::U1 => set(data, |i| [numbers.integer(i, 1) as u8 & 1]),
+        DType::Pred | DType::U1 => set(data, |i| [numbers.integer(i, 1) as u8 & 1]),
+        DType::S1 => set(data, |i| [sign_extended(numbers.integer(i, 1), 1)]),
         DType::S2 => set(data, |i| [sign_extended(numbers.integer(i, 1), 2)]),
         DType::U2 => set(data, |i| [numbers.integer(i, 3) as u8 & 3]),
         DType::S4 => set(data, |i| [sign_extended(numbers.integer(i, 7), 4)]),
@@ -275,7 +276,7 @@ mod tests {
         assert_ne!(random(1, 2, &[24]), random(1, 3, &[24]));
         assert_ne!(random(1, 2, &[24]), random(2, 2, &[24]));
         let fixed = HostArray::filled(Fill::Random { seed: 0 }, 0, DType::F32, &[4]).unwrap();
-        insta::assert_snapshot!(fixed, @"");
+        insta::assert_snapshot!(fixed, @"[0.33805245 0.26913023 0.27156657 0.48016953]");
     }
 
     #[test]
@@ -292,6 +293,6 @@ mod tests {
         for text in ["", "one", "random:", "random:x", "random:-1", "iota:1"] {
             assert!(text.parse::<Fill>().is_err(), "{text}");
         }
-        insta::assert_snapshot!("rand".parse::<Fill>().unwrap_err(), @"");
+        insta::assert_snapshot!("rand".parse::<Fill>().unwrap_err(), @"unknown fill 'rand': write zeros, ones, iota, random or random:SEED with a whole number as seed");
     }
 }

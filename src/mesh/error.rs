@@ -19,8 +19,8 @@ pub enum ShardingError {
     #[error("the array {shape} has a dimension without a size")]
     Dimension { shape: String },
     /// The sharding was made for another number of devices.
-    #[error("the sharding {sharding} uses devices 0..{used}, the program has {available}")]
-    DeviceCount { sharding: String, used: usize, available: usize },
+    #[error("the sharding {sharding} uses {used}, the program has {available} devices")]
+    DeviceCount { sharding: String, used: String, available: usize },
     /// A device that the sharding does not know.
     #[error("device {device} is none of the {devices} devices of the sharding {sharding}")]
     NoSuchDevice { device: usize, devices: usize, sharding: String },

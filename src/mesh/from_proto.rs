@@ -38,12 +38,15 @@ fn leaf(proto: &proto::OpSharding) -> Result<HloSharding, ShardingError> {
 }
 
 pub(super) fn maximal(device: i64) -> Result<HloSharding, ShardingError> {
-    let device = usize::try_from(device).map_err(|_| ShardingError::Invalid(format!("device {device}")))?;
+    let device = usize::try_from(device).map_err(|_| ShardingError::Invalid(format!("there is no device {device}")))?;
     Ok(HloSharding::Maximal { device })
 }
 
 fn tiled(proto: &proto::OpSharding) -> Result<HloSharding, ShardingError> {
     let mut tiles = sizes(&proto.tile_assignment_dimensions)?;
+    if tiles.is_empty() {
+        return Err(ShardingError::Invalid("it has no tiles".to_owned()));
+    }
     let kinds = if proto.replicate_on_last_tile_dim {
         if !proto.last_tile_dims.is_empty() {
             return Err(ShardingError::Invalid("last_tile_dim_replicate and last_tile_dims at once".to_owned()));
@@ -53,7 +56,7 @@ fn tiled(proto: &proto::OpSharding) -> Result<HloSharding, ShardingError> {
         proto.last_tile_dims.iter().map(|kind| subgroup(kind.as_known())).collect::<Result<_, _>>()?
     };
     let Some(rank) = tiles.len().checked_sub(kinds.len()) else {
-        return Err(ShardingError::Invalid(format!("{} last dimensions of {}", kinds.len(), tiles.len())));
+        return Err(ShardingError::Invalid(format!("{} last_tile_dims of {} dimensions", kinds.len(), tiles.len())));
     };
     let devices = if proto.iota_reshape_dims.is_empty() {
         device_list(&proto.tile_assignment_devices)?
@@ -86,8 +89,10 @@ pub(super) fn sizes(dims: &[i64]) -> Result<Vec<usize>, ShardingError> {
 }
 
 pub(super) fn device_list(devices: &[i64]) -> Result<Vec<u32>, ShardingError> {
-    let numbers = devices.iter().map(|&device| u32::try_from(device)).collect::<Result<_, _>>();
-    numbers.map_err(|_| ShardingError::Invalid(format!("the devices {}", joined(devices, ","))))
+    let number = |&device: &i64| {
+        u32::try_from(device).map_err(|_| ShardingError::Invalid(format!("there is no device {device}")))
+    };
+    devices.iter().map(number).collect()
 }
 
 /// The numbers from 0 on in a row-major grid of `dims`, whose dimensions are then put in the order `permutation`.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use super::ShardingError;
-use super::device_order::{grid_size, is_permutation, joined, transposed, write_devices};
+use super::device_order::{grid_size, joined, transposed, write_devices};
 
 /// How the elements of an array, or of the leaves of a tuple, lie on the devices of a program.
 ///
@@ -86,12 +86,17 @@ impl HloSharding {
                 devices.len()
             )));
         }
-        if !is_permutation(&devices.iter().map(|&device| device as usize).collect::<Vec<_>>()) {
-            return Err(ShardingError::Invalid(format!(
-                "the devices {} are not 0 to {}, each once",
-                joined(&devices, ","),
-                count - 1
-            )));
+        let mut listed = vec![false; count];
+        for &device in &devices {
+            let problem = match listed.get_mut(device as usize) {
+                Some(listed) if !*listed => {
+                    *listed = true;
+                    continue;
+                }
+                Some(_) => format!("device {device} is listed twice"),
+                None => format!("device {device} is listed among devices 0..{count}"),
+            };
+            return Err(ShardingError::Invalid(problem));
         }
 
         let mut order: Vec<usize> = (rank..dims.len()).filter(|&dim| dims[dim] > 1).collect();
@@ -148,13 +153,12 @@ impl HloSharding {
 
     /// Checks that the sharding suits a program of `available` devices.
     pub fn check_num_devices(&self, available: usize) -> Result<(), ShardingError> {
-        let wrong = |used| {
-            let sharding = self.to_string();
-            Err(ShardingError::DeviceCount { sharding, used, available })
-        };
+        let wrong = |used| Err(ShardingError::DeviceCount { sharding: self.to_string(), used, available });
         match self {
-            HloSharding::Tiled(tiling) if tiling.devices.len() != available => wrong(tiling.devices.len()),
-            HloSharding::Maximal { device } if *device >= available => wrong(device + 1),
+            HloSharding::Tiled(tiling) if tiling.devices.len() != available => {
+                wrong(format!("devices 0..{}", tiling.devices.len()))
+            }
+            HloSharding::Maximal { device } if *device >= available => wrong(format!("device {device}")),
             HloSharding::Tuple(leaves) => leaves.iter().try_for_each(|leaf| leaf.check_num_devices(available)),
             _ => Ok(()),
         }

@@ -1,1 +1,0 @@
-//! .npy and .npz files.
