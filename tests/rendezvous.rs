@@ -368,11 +368,11 @@ fn a_cut_connection_and_a_silent_process_are_named_on_both_sides() {
         second.coordinator = address.clone();
         let other = thread::spawn(move || {
             let job = Rendezvous::join(second).unwrap();
-            job.barrier("ready", LONG).unwrap();
+            let _ = job.put("waiting", b"");
             job.barrier("never", LONG).unwrap_err()
         });
         let host = Rendezvous::join(first).unwrap();
-        host.barrier("ready", LONG).unwrap();
+        host.get("waiting", LONG).unwrap();
         if cut {
             let (near, far) = streams.recv().unwrap();
             near.shutdown(Shutdown::Both).unwrap();

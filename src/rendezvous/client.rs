@@ -106,7 +106,7 @@ impl Rendezvous {
             reader: Mutex::new(Some(reader)),
             coordinator: Mutex::new(coordinator),
         };
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(Instant::now()) + ANSWER_MARGIN;
         match rendezvous.link.answer(JOIN_CALL, &welcome, left) {
             Ok((Response::Welcome { hosts }, _)) => {
                 rendezvous.hosts = hosts;

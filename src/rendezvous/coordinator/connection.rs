@@ -40,9 +40,8 @@ pub async fn serve(mut stream: TcpStream, address: SocketAddr, shared: Rc<Shared
         shared.strangers.borrow_mut().retain(|task| task.id() != this);
     }
     let (read, write) = stream.into_split();
-    let mut writers = shared.writers.borrow_mut();
-    writers.push(tokio::task::spawn_local(write_all(write, outgoing)));
-    drop(writers);
+    let writer = tokio::task::spawn_local(write_all(write, outgoing));
+    shared.writers.borrow_mut().push(writer);
     shared.changed.notify_one();
     let loss = read_all(read, decoder, join.process_index, &shared).await;
     shared.state.borrow_mut().lost(join.process_index, loss);
