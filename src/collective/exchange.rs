@@ -47,7 +47,7 @@ impl<'a> Exchange<'a> {
     /// As for [`Receive::post`].
     pub unsafe fn post(&self, from: u32, step: u8, into: Vec<Segment>) -> Result<Receive<'a>, TransportError> {
         // SAFETY: handed on to our caller.
-        unsafe { Receive::post(self.transport()?, from, self.id.tag(self.digest, step), into) }
+        unsafe { Receive::post(self.transport()?, from, self.id.tag(self.digest, step), into, self.deadline) }
     }
 
     pub fn send(&self, to: u32, step: u8, data: &[IoSlice<'_>]) -> Result<(), TransportError> {

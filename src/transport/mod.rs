@@ -81,11 +81,12 @@ pub trait Transport: Send + Sync {
     fn send(&self, to: u32, tag: Tag, data: &[IoSlice<'_>], wait: &Wait<'_>) -> Result<(), TransportError>;
 
     /// Provides the memory that the message `tag` from `from` goes to. The message has the segments' total size. Every
-    /// posted receive is ended by [`Transport::complete`] or [`Transport::cancel`].
+    /// posted receive is ended by [`Transport::complete`] or [`Transport::cancel`]. Does not wait for the peer, but may
+    /// have to tell it, which can take until `deadline`.
     ///
     /// # Safety
     /// The segments are valid for writes and not touched until `complete` or `cancel` has returned.
-    unsafe fn post(&self, from: u32, tag: Tag, into: Vec<Segment>) -> Result<(), TransportError>;
+    unsafe fn post(&self, from: u32, tag: Tag, into: Vec<Segment>, deadline: Instant) -> Result<(), TransportError>;
 
     /// Waits until the posted message is there. After an error the memory is left alone.
     fn complete(&self, from: u32, tag: Tag, wait: &Wait<'_>) -> Result<(), TransportError>;
@@ -120,9 +121,10 @@ impl<'a> Receive<'a> {
         from: u32,
         tag: Tag,
         into: Vec<Segment>,
+        deadline: Instant,
     ) -> Result<Receive<'a>, TransportError> {
         // SAFETY: handed on to our caller; `finish` and `drop` end the receive.
-        unsafe { transport.post(from, tag, into)? };
+        unsafe { transport.post(from, tag, into, deadline)? };
         Ok(Receive { transport, from, tag, open: true, memory: PhantomData })
     }
 
