@@ -173,6 +173,9 @@ fn download(places: &Places, known: &Known, pinned: &Pinned, folder: &Path) -> R
     if stderr.contains("No module named pip") {
         return Err(InstallError::NoPip { python });
     }
+    if stderr.contains("[Errno 28]") {
+        return Err(InstallError::Write { path: folder.to_owned(), error: io::ErrorKind::StorageFull.into() });
+    }
     let wheel = fs::read_dir(folder)
         .into_iter()
         .flatten()
@@ -345,6 +348,17 @@ mod tests {
         assert!(error.starts_with("pip could not download made-plugin==1.2:\nERROR: No matching"), "{error}");
         assert!(error.contains("PIP_FIND_LINKS"), "{error}");
         assert_eq!(home.left_in_cache(), 0);
+    }
+
+    #[test]
+    fn pip_on_a_full_disk_says_so() {
+        let home = Home::new("echo 'OSError: [Errno 28] No space left on device' >&2; exit 2");
+        let known = home.known("made/plugin.so", &shared_object());
+        let error = install(&home.places(), known).unwrap_err().to_string();
+        assert!(
+            error.ends_with("no storage space; free some space or choose another folder with XDG_CACHE_HOME"),
+            "{error}"
+        );
     }
 
     #[test]
