@@ -45,7 +45,10 @@ pub enum InstallError {
         known: &'static Known,
     },
     /// The wheel is for another operating system or processor.
-    #[error("'{}' exists for Linux on x86-64, this is {os} on {arch}: name a plugin file with --plugin PATH", known.name)]
+    #[error(
+        "'{}' exists for Linux on x86-64, this is {os} on {arch}: name a plugin file with --plugin PATH",
+        known.name
+    )]
     Platform {
         /// The plugin.
         known: &'static Known,
@@ -59,7 +62,8 @@ pub enum InstallError {
     NoCache,
     /// Python 3 cannot be started.
     #[error(
-        "{python} cannot be started ({error}): pip is needed to download a plugin; on Debian: apt-get install python3-pip"
+        "{python} cannot be started ({error}), its pip is needed to download a plugin; on Debian: \
+         apt-get install python3-pip"
     )]
     NoPython {
         /// The interpreter.
