@@ -5,8 +5,8 @@ Needed only to regenerate. Made with JAX 0.10.2 and NumPy 2.4.6:
 
     pip install 'jax[cpu]==0.10.2' && python hlo/generate.py
 
-Most programs are lowered from JAX; those in HAND_WRITTEN are edited by hand and only get data. Expected results come
-from NumPy or from an unsharded JAX run on one device. Then every file is read back with XLA's own parser, compiled for
+Most programs are lowered from JAX; the others are edited by hand and only get data. Expected results come from NumPy
+or from an unsharded JAX run on one device. Then every file is read back with XLA's own parser, compiled for
 virtual CPU devices, run, and compared with them.
 """
 
