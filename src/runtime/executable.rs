@@ -95,11 +95,12 @@ impl<'a> Executable<'a> {
             prepare(runtime, plan, program)
         })?;
         let (code, format, options) = match (&prepared.module, program) {
-            (PreparedModule::Whole, Some(Program::Hlo(module))) => {
-                (module.proto.encode_to_vec(), ProgramFormat::Hlo, whole_options(plan, program))
-            }
-            (PreparedModule::Whole, Some(Program::Mlir(code))) => {
-                (code.clone(), ProgramFormat::Mlir, whole_options(plan, program))
+            (PreparedModule::Whole, Some(program)) => {
+                let (code, format) = match program {
+                    Program::Hlo(module) => (module.proto.encode_to_vec(), ProgramFormat::Hlo),
+                    Program::Mlir(code) => (code.clone(), ProgramFormat::Mlir),
+                };
+                (code, format, whole_options(plan, program))
             }
             (PreparedModule::Whole, None) => return Err(RuntimeError::NoProgram),
             (PreparedModule::Lowered(module), _) => {
