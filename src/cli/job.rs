@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use spmd_run::launch::{self, ControllerEnvironment, LocalJob};
+use spmd_run::launch::{self, ControllerEnv, LocalJob, Outcome};
 use spmd_run::rendezvous::{self, JobToken, JoinOptions, Rendezvous};
 use spmd_run::runtime::{DataPlaneOptions, World};
 
@@ -103,16 +103,17 @@ impl JobOptions {
     /// Decides who this process is, by the options and the environment.
     pub fn role(&self) -> Result<Role, Failure> {
         self.refuse_later_options()?;
-        if let Some(environment) = ControllerEnvironment::from_env().map_err(Failure::wrong_usage)? {
+        if let Some(environment) = ControllerEnv::from_env().map_err(Failure::wrong_usage)? {
+            let ControllerEnv { coordinator, listener, process_index, process_count, token } = environment;
+            if let Some(processes) = self.processes.filter(|&processes| processes != process_count) {
+                return Err(Failure::usage(format!(
+                    "-n {processes}: the launcher started {process_count} processes: leave -n out"
+                )));
+            }
             return Ok(Role::Controller(Membership::Launched(JoinOptions {
-                host_coordinator: environment.listener,
-                token: Some(environment.token),
-                ..JoinOptions::new(
-                    environment.coordinator,
-                    environment.process_index,
-                    environment.process_count,
-                    self.rendezvous_timeout,
-                )
+                host_coordinator: listener,
+                token,
+                ..JoinOptions::new(coordinator, process_index, process_count, self.rendezvous_timeout)
             })));
         }
         if let (Some(coordinator), Some(process_index), Some(process_count)) =
@@ -134,18 +135,22 @@ impl JobOptions {
 
     /// Starts this very command in every controller process and waits for the job's end.
     pub fn launch(&self, processes: u32) -> Result<ExitCode, Failure> {
-        Ok(launch::local(&LocalJob::of_this_command(processes)?)?.exit_code())
+        let program = std::env::current_exe().map_err(Failure::program)?;
+        let job = LocalJob { args: std::env::args_os().skip(1).collect(), ..LocalJob::new(processes, program) };
+        let outcome = launch::local(&job).map_err(Failure::program)?;
+        if outcome != Outcome::Done {
+            eprintln!("error: {outcome}");
+        }
+        Ok(ExitCode::from(outcome.exit_code()))
     }
 
     fn token(&self) -> Result<Option<JobToken>, Failure> {
-        let text = match &self.token_file {
-            Some(file) => Some(
-                std::fs::read_to_string(file)
-                    .map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?,
-            ),
-            None => std::env::var(JobToken::VARIABLE).ok(),
+        let Some(file) = &self.token_file else {
+            return ControllerEnv::token_from_env().map_err(Failure::wrong_usage);
         };
-        text.map(|text| text.parse().map_err(Failure::wrong_usage)).transpose()
+        let in_file = |error: &dyn std::fmt::Display| Failure::usage(format!("{}: {error}", file.display()));
+        let text = std::fs::read_to_string(file).map_err(|error| in_file(&error))?;
+        Ok(Some(text.parse().map_err(|error| in_file(&error))?))
     }
 
     fn refuse_later_options(&self) -> Result<(), Failure> {

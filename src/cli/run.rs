@@ -124,10 +124,10 @@ impl Options {
     }
 
     fn plan(&self, program: &Program, processes: u32) -> Result<Plan, Failure> {
-        let (program_replicas, program_partitions) = partition::program_counts(program).map_err(Failure::program)?;
+        let counts = partition::program_counts(program);
         let request = Request {
-            program_replicas,
-            program_partitions,
+            program_replicas: count(counts.replicas),
+            program_partitions: count(counts.partitions),
             replicas: self.num_replicas,
             partitions: self.num_partitions,
             processes,
@@ -176,4 +176,9 @@ impl Options {
         }
         Ok(if matches { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
+}
+
+/// A count that a program states; no device has room for more than 32 bits can tell.
+fn count(number: Option<i64>) -> Option<u32> {
+    number.map(|number| u32::try_from(number).unwrap_or(if number < 0 { 1 } else { u32::MAX }))
 }

@@ -1,1 +1,1 @@
-//! partition
+//! stub

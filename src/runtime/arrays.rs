@@ -221,7 +221,7 @@ fn receive(
 ) -> Result<Vec<u8>, RuntimeError> {
     let mut data = vec![0; size];
     // SAFETY: `data` outlives the receive, which is finished or dropped in this function, and is not touched before.
-    let receive = unsafe { Receive::post(transport, from, tag, vec![Segment::new(&mut data)]) }?;
+    let receive = unsafe { Receive::post(transport, from, tag, vec![Segment::new(&mut data)], wait.deadline) }?;
     receive.finish(wait)?;
     Ok(data)
 }

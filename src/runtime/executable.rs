@@ -230,7 +230,7 @@ fn whole_options(plan: Plan, program: &Program) -> CompileOptions {
         num_replicas: plan.replicas.into(),
         num_partitions: plan.partitions.into(),
         use_spmd_partitioning: plan.partitions > 1,
-        use_shardy_partitioner: partition::needs_shardy(program),
+        use_shardy_partitioner: partition::uses_shardy(program),
         allow_spmd_sharding_propagation_to_parameters: config.allow_spmd_sharding_propagation_to_parameters,
         allow_spmd_sharding_propagation_to_output: config.allow_spmd_sharding_propagation_to_output,
         ..CompileOptions::default()
@@ -258,12 +258,14 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &Program) -> Result<Prepared,
     } else {
         PreparedModule::Lowered(lowered.module.proto.encode_to_vec())
     };
+    let parameters = &partitioned.module.proto.host_program_shape.parameters;
+    let tupled = matches!(&parameters[..], [only] if shape::is_tuple(only));
     Ok(Prepared {
         name: partitioned.module.proto.name.clone(),
         module,
         collectives: lowered.collectives,
-        tupled: partitioned.tupled_parameters,
-        donated: donated_parameters(&partitioned.module.proto, partitioned.tupled_parameters),
+        tupled,
+        donated: donated_parameters(&partitioned.module.proto, tupled),
         parameters: partitioned.parameters.iter().map(PreparedArray::encode).collect::<Result<_, _>>()?,
         results: partitioned.results.iter().map(PreparedArray::encode).collect::<Result<_, _>>()?,
     })

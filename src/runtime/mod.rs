@@ -128,7 +128,7 @@ fn connect(
 }
 
 fn create_client(plugin: &Plugin, devices: u32) -> Result<Client, RuntimeError> {
-    let device_count = [("cpu_device_count".to_owned(), Value::Int64(devices.into()))];
+    let device_count = [("cpu_device_count".to_owned(), Value::Int(devices.into()))];
     let client = match plugin.create_client(&device_count, None) {
         // Plugins of other platforms have as many devices as the host, and may refuse an option that they do not know.
         Err(error) if error.code() == Some(crate::pjrt::ErrorCode::InvalidArgument) => plugin.create_client(&[], None)?,
