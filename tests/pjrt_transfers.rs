@@ -16,7 +16,7 @@ fn sample(dtype: DType) -> Vec<u8> {
 fn is_newer_than(dtype: DType, version: ApiVersion) -> bool {
     match dtype {
         DType::S1 | DType::U1 => version.minor < 94,
-        DType::F6E2M3FN | DType::F6E3M2FN => version.minor < 107,
+        DType::F6E2M3FN | DType::F6E3M2FN => version.minor < 114,
         _ => false,
     }
 }

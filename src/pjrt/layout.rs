@@ -80,7 +80,8 @@ pub(super) fn to_raw(minor_to_major: &[i64]) -> ffi::MemoryLayout {
     }
 }
 
-/// The numbers of `PJRT_Buffer_Type`, and the minor version that brought each.
+/// The numbers of `PJRT_Buffer_Type`, and the minor version that brought each (for the f6 types, the first known to have
+/// them).
 const BUFFER_TYPES: [(DType, c_int, i32); 32] = [
     (DType::Pred, 1, 0),
     (DType::S8, 2, 0),
@@ -112,8 +113,8 @@ const BUFFER_TYPES: [(DType, c_int, i32); 32] = [
     (DType::F4E2M1FN, 29, 63),
     (DType::S1, 30, 94),
     (DType::U1, 31, 94),
-    (DType::F6E2M3FN, 32, 107),
-    (DType::F6E3M2FN, 33, 107),
+    (DType::F6E2M3FN, 32, 114),
+    (DType::F6E3M2FN, 33, 114),
 ];
 
 /// The plugin's number for `dtype`. Plugins abort on numbers that they do not know, so newer ones are kept from them.

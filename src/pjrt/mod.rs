@@ -6,6 +6,7 @@
 
 mod buffer;
 mod client;
+mod custom_call;
 mod device;
 mod error;
 mod event;
@@ -19,6 +20,7 @@ mod value;
 
 pub use buffer::Buffer;
 pub use client::{Client, Program, ProgramFormat};
+pub use custom_call::{Attr, BufferRef, CallFrame, Completion, Ffi, FfiError, Outcome, Pending};
 pub use device::{AllocatorStats, Device, Memory};
 pub use error::{Error, ErrorCode, Result};
 pub use event::Event;

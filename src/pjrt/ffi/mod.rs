@@ -271,7 +271,6 @@ pub struct RegisterHandlerArgs {
     pub struct_size: usize,
     pub target_name: *const c_char,
     pub target_name_size: usize,
-    pub api_version: c_int,
     pub handler: *mut c_void,
     pub platform_name: *const c_char,
     pub platform_name_size: usize,
