@@ -20,7 +20,9 @@ mod value;
 
 pub use buffer::Buffer;
 pub use client::{Client, Program, ProgramFormat};
-pub use custom_call::{Attr, BufferRef, CallFrame, Completion, Ffi, FfiError, Outcome, Pending};
+pub use custom_call::{
+    Attr, BufferRef, CallFrame, Completion, Ffi, FfiError, Outcome, Pending, is_packed, pack, unpack,
+};
 pub use device::{AllocatorStats, Device, Memory};
 pub use error::{Error, ErrorCode, Result};
 pub use event::Event;

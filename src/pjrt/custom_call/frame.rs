@@ -3,8 +3,8 @@
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-use super::discard;
 use super::call::FfiError;
+use super::{discard, packing};
 use crate::dtype::DType;
 use crate::pjrt::borrow;
 use crate::pjrt::error::ErrorCode;
@@ -32,9 +32,9 @@ impl BufferRef<'_> {
         self.dims.iter().map(|&dim| usize::try_from(dim).unwrap_or(0)).product()
     }
 
-    /// The bytes in memory; elements narrower than a byte are packed.
+    /// The bytes in memory; elements narrower than a byte are [packed](super::is_packed).
     pub fn size_in_bytes(&self) -> usize {
-        (self.num_elements() * packed_bits(self.dtype)).div_ceil(8)
+        packing::stored_size(self.dtype, self.num_elements())
     }
 }
 
@@ -101,7 +101,9 @@ impl<'a> CallFrame<'a> {
         let (types, names, values) =
             unsafe { (borrow(attrs.types, size), borrow(attrs.names, size), borrow(attrs.values, size)) };
         // SAFETY: names are valid for the call.
-        let index = names.iter().position(|span| unsafe { borrow((**span).ptr.cast::<u8>(), (**span).len) == name.as_bytes() })?;
+        let index = names
+            .iter()
+            .position(|span| unsafe { borrow((**span).ptr.cast::<u8>(), (**span).len) == name.as_bytes() })?;
         // SAFETY: type and value of one attribute belong together.
         unsafe { read_attr(*types.get(index)?, *values.get(index)?) }
     }
@@ -170,7 +172,10 @@ unsafe fn read_buffers<'a>(buffers: &xla::Buffers) -> Result<Vec<BufferRef<'a>>,
             // SAFETY: a value of this kind is a buffer.
             let buffer = unsafe { &*value.cast::<xla::Buffer>() };
             let dtype = DType::from_primitive_type(buffer.dtype).ok_or_else(|| {
-                FfiError::new(ErrorCode::Unimplemented, format!("an operand of element type {} is no array", buffer.dtype))
+                FfiError::new(
+                    ErrorCode::Unimplemented,
+                    format!("the custom call has an operand of FFI type {}, which is no element type", buffer.dtype),
+                )
             })?;
             // SAFETY: a buffer has `rank` dimensions.
             let dims = unsafe { borrow(buffer.dims, usize::try_from(buffer.rank).unwrap_or(0)) };
@@ -197,9 +202,7 @@ unsafe fn read_attr<'a>(kind: c_int, value: *const std::ffi::c_void) -> Option<A
                 let array = &*value.cast::<xla::Array>();
                 Some(match DType::from_primitive_type(array.dtype)? {
                     DType::S64 => Attr::Ints(borrow(array.data.cast::<i64>(), array.size)),
-                    dtype => {
-                        Attr::Array { dtype, bytes: borrow(array.data.cast::<u8>(), array.size * dtype.size()) }
-                    }
+                    dtype => Attr::Array { dtype, bytes: borrow(array.data.cast::<u8>(), array.size * dtype.size()) },
                 })
             }
             _ => None,
@@ -227,9 +230,4 @@ unsafe fn read_scalar<'a>(dtype: DType, value: *const std::ffi::c_void) -> Optio
             _ => return None,
         })
     }
-}
-
-/// Bits that an element takes in the plugin's memory.
-fn packed_bits(dtype: DType) -> usize {
-    dtype.bits()
 }

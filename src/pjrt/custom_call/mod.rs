@@ -7,18 +7,25 @@
 #[macro_use]
 mod frame;
 mod call;
+mod packing;
 
+use std::collections::HashMap;
 use std::ffi::{CString, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{NonNull, null_mut};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
-use super::error::{ErrorCode, Result};
+use super::error::{Error, ErrorCode, Result};
 use super::ffi::{self, xla};
 use super::plugin::Plugin;
 
 use call::Waiting;
 pub use call::{Completion, FfiError, Outcome, Pending};
 pub use frame::{Attr, BufferRef, CallFrame};
+pub use packing::{is_packed, pack, unpack};
+
+/// Handlers by extension, target and platform. Not every plugin refuses a second handler.
+static REGISTERED: LazyLock<Mutex<HashMap<(usize, String, String), usize>>> = LazyLock::new(Mutex::default);
 
 /// A plugin's custom-call registry.
 pub struct Ffi {
@@ -38,7 +45,7 @@ impl Ffi {
     /// Registers `handler` for custom calls to `target` on `platform` (`Host` for CPUs, `CUDA`, `ROCM`).
     ///
     /// A handler captures nothing (a `fn` item or a closure without captures), for the plugin calls it by address
-    /// alone; captures are a compile error. A target that has another handler already is the plugin's error.
+    /// alone; captures are a compile error. A target keeps its handler: registering another one is an error.
     pub fn register<H>(&self, target: &str, platform: &str, _handler: H) -> Result<()>
     where
         H: Fn(&CallFrame<'_>) -> Outcome + Copy + Send + Sync + 'static,
@@ -47,11 +54,17 @@ impl Ffi {
         // SAFETY: the extension is at least as long as our struct, and lives as long as the plugin: for ever.
         let register = unsafe { self.extension.as_ref() }.register_handler;
         let register = register.ok_or_else(|| self.plugin.lacks("PJRT_FFI_Register_Handler"))?;
+        let mut registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
+        let handler = entry::<H> as *const () as usize;
+        let key = (self.extension.as_ptr() as usize, target.to_owned(), platform.to_owned());
+        if registered.get(&key).is_some_and(|other| *other != handler) {
+            return Err(Error::Invalid(format!("custom calls to {target} on {platform} have another handler already")));
+        }
         let mut args = ffi::RegisterHandlerArgs {
             struct_size: std::mem::offset_of!(ffi::RegisterHandlerArgs, traits) + size_of::<c_int>(),
             target_name: target.as_ptr().cast(),
             target_name_size: target.len(),
-            handler: entry::<H> as *mut c_void,
+            handler: handler as *mut c_void,
             platform_name: platform.as_ptr().cast(),
             platform_name_size: platform.len(),
             traits: 0,
@@ -59,8 +72,10 @@ impl Ffi {
         // SAFETY: names live through the call, and `entry` is a function.
         unsafe {
             let error = register(&mut args);
-            self.plugin.check(error, "PJRT_FFI_Register_Handler")
+            self.plugin.check(error, "PJRT_FFI_Register_Handler")?;
         }
+        registered.insert(key, handler);
+        Ok(())
     }
 }
 
@@ -155,11 +170,8 @@ unsafe fn discard(api: *const xla::Api, error: *mut xla::Error) -> bool {
     if error.is_null() {
         return false;
     }
-    let mut args = xla::ErrorDestroy {
-        struct_size: size_of::<xla::ErrorDestroy>(),
-        extension_start: null_mut(),
-        error,
-    };
+    let mut args =
+        xla::ErrorDestroy { struct_size: size_of::<xla::ErrorDestroy>(), extension_start: null_mut(), error };
     // SAFETY: passed on from the caller; every version of the API has this function.
     unsafe {
         if let Some(destroy) = (*api).error_destroy {
