@@ -1,1 +1,3 @@
-//! runtime
+//! Global device view and program life cycle.
+
+pub mod bridge;
