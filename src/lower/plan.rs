@@ -77,7 +77,8 @@ pub(super) fn plan(
         if let Some(pairs) = local_pairs(&pairs, local_devices).filter(|_| collective.operands.len() == 1) {
             return Ok(Some(Plan::Local(Participants::Pairs(pairs))));
         }
-        return Ok(Some(collective.bridge(CollectiveKind::CollectivePermute { pairs }, Vec::new())));
+        let groups = connected(&pairs, replicas * partitions);
+        return Ok(Some(collective.bridge(CollectiveKind::CollectivePermute { pairs }, groups)));
     }
 
     let all_take_part = instruction.opcode != "collective-broadcast";
@@ -185,7 +186,7 @@ impl<'a> Collective<'a> {
         let computation = id.and_then(|&id| module::computation(self.module, id));
         let computation = computation.ok_or_else(|| self.error("its to_apply computation is missing"))?;
         let dtype = self.operands.first().ok_or_else(|| self.error("it has no operands"))?.dtype;
-        let op = reduction::recognise(computation, dtype).filter(|&op| is_defined(op, dtype));
+        let op = reduction::recognise(computation, dtype).filter(|op| op.supports(dtype));
         op.ok_or_else(|| Error::Reduction {
             instruction: self.instruction.name.clone(),
             computation: computation.name.clone(),
@@ -249,15 +250,25 @@ fn array(instruction: &HloInstructionProto, shape: &ShapeProto) -> Result<ArrayS
     Ok(ArraySpec { dtype, dims: shape.dimensions.iter().map(|&dim| dim as usize).collect() })
 }
 
-fn is_defined(op: ReduceOp, dtype: DType) -> bool {
-    use DType::*;
-    match op {
-        ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => {
-            matches!(dtype, Pred | S1 | S2 | S4 | S8 | S16 | S32 | S64 | U1 | U2 | U4 | U8 | U16 | U32 | U64)
+/// The devices that pairs connect, directly or through others, as one group each: nobody else waits for them.
+fn connected(pairs: &[(u32, u32)], devices: i64) -> Vec<Vec<u32>> {
+    let mut group_of: Vec<u32> = (0..devices as u32).collect();
+    let find = |group_of: &[u32], mut device: u32| {
+        while group_of[device as usize] != device {
+            device = group_of[device as usize];
         }
-        ReduceOp::Min | ReduceOp::Max => !matches!(dtype, C64 | C128),
-        ReduceOp::Sum | ReduceOp::Product => true,
+        device
+    };
+    for &(source, target) in pairs {
+        let (a, b) = (find(&group_of, source), find(&group_of, target));
+        group_of[a.max(b) as usize] = a.min(b);
     }
+    let mut groups: Vec<Vec<u32>> = vec![Vec::new(); group_of.len()];
+    for device in 0..devices as u32 {
+        groups[find(&group_of, device) as usize].push(device);
+    }
+    groups.retain(|group| !group.is_empty());
+    groups
 }
 
 /// The groups as local ids, if each stays in a process and all processes have the same ones.
