@@ -1,1 +1,4 @@
-//! hlo
+//! HLO modules: the protobuf model, its text form and the checks before a plugin sees it.
+
+pub mod literal;
+pub mod shape;
