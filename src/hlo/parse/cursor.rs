@@ -81,6 +81,11 @@ impl<'a> Cursor<'a> {
         self.text.get(self.pos..self.pos + length)
     }
 
+    /// Does `byte` follow directly on the name that stands here?
+    pub(super) fn word_is_followed_by(&self, byte: u8) -> bool {
+        self.peek_word().is_some_and(|word| self.rest().get(word.len()) == Some(&byte))
+    }
+
     /// Eats a name that has no `%`.
     pub(super) fn word(&mut self, what: &str) -> Result<&'a str> {
         let word = self.peek_word().ok_or_else(|| self.expected(what))?;

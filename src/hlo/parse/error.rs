@@ -24,7 +24,7 @@ impl fmt::Display for ParseError {
         writeln!(f, "{}:{}:{}: {}", self.file, self.line, self.column, self.message)?;
         let number = self.line.to_string();
         writeln!(f, "{number} | {}", self.excerpt)?;
-        write!(f, "{:1$} | {:2$}^", "", number.len(), self.caret)
+        write!(f, "{:margin$} | {:caret$}^", "", "", margin = number.len(), caret = self.caret)
     }
 }
 

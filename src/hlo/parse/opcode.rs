@@ -128,10 +128,6 @@ impl Attr {
     pub(super) fn from_name(name: &str) -> Option<Attr> {
         ATTRIBUTE_BY_NAME.get(name).copied()
     }
-
-    pub(super) fn name(self) -> &'static str {
-        ATTRIBUTES[self as usize].0
-    }
 }
 
 /// A set of attributes.
@@ -496,7 +492,7 @@ mod tests {
         assert!(ATTRIBUTES.len() <= 128);
         for &(name, attr) in ATTRIBUTES {
             assert_eq!(Attr::from_name(name), Some(attr));
-            assert_eq!(attr.name(), name);
+            assert_eq!(ATTRIBUTES[attr as usize].0, name);
         }
     }
 

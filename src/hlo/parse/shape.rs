@@ -4,6 +4,7 @@ use super::cursor::fail;
 use super::error::{Result, hint};
 use super::Parser;
 use crate::dtype::DType;
+use crate::hlo::shape::{is_permutation, row_major};
 use crate::proto::{DimLevelType, LayoutProto, PrimitiveType, ShapeProto, SplitConfigProto, TileProto};
 
 /// XLA's mark of a dimension without bound, written `?`.
@@ -25,20 +26,11 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A shape; one without a layout gets the row-major one.
+    /// A shape; an array without a layout gets the row-major one.
     pub(super) fn shape(&mut self) -> Result<ShapeProto> {
-        self.shape_with(true)
-    }
-
-    /// A shape as the entry computation layout holds it: no layout means that the compiler chooses.
-    pub(super) fn shape_or_auto_layout(&mut self) -> Result<ShapeProto> {
-        self.shape_with(false)
-    }
-
-    fn shape_with(&mut self, default_layout: bool) -> Result<ShapeProto> {
         if self.at(b'(') {
             return self.nested(|parser| {
-                let tuple_shapes = parser.list(b'(', b')', "tuple shape", |parser| parser.shape_with(default_layout))?;
+                let tuple_shapes = parser.list(b'(', b')', "tuple shape", Parser::shape)?;
                 Ok(ShapeProto { element_type: PrimitiveType::TUPLE.into(), tuple_shapes, ..Default::default() })
             });
         }
@@ -47,7 +39,7 @@ impl<'a> Parser<'a> {
         if name == "b" && self.at(b'(') {
             return self.nested(|parser| {
                 parser.expect(b'(', "before the buffer's shape")?;
-                let tuple_shapes = vec![parser.shape_with(default_layout)?];
+                let tuple_shapes = vec![parser.shape()?];
                 parser.expect(b')', "after the buffer's shape")?;
                 Ok(ShapeProto { element_type: PrimitiveType::BUFFER.into(), tuple_shapes, ..Default::default() })
             });
@@ -64,7 +56,7 @@ impl<'a> Parser<'a> {
             let layout = self.layout()?;
             check_layout(start, &layout, shape.dimensions.len())?;
             shape.layout = layout.into();
-        } else if is_array && (default_layout || shape.dimensions.is_empty()) {
+        } else if is_array {
             shape.layout = row_major(shape.dimensions.len()).into();
         }
         Ok(shape)
@@ -192,23 +184,10 @@ fn check_layout(start: usize, layout: &LayoutProto, rank: usize) -> Result<()> {
         let message = format!("the layout orders {} dimensions, the shape has {rank}", layout.minor_to_major.len());
         return Err(fail(start, message));
     }
-    let mut seen = vec![false; rank];
-    for &dimension in &layout.minor_to_major {
-        match usize::try_from(dimension).ok().and_then(|dimension| seen.get_mut(dimension)) {
-            Some(seen) if !*seen => *seen = true,
-            _ => return Err(fail(start, format!("the layout's order is no permutation of 0 to {}", rank - 1))),
-        }
+    if !is_permutation(&layout.minor_to_major, rank) {
+        return Err(fail(start, format!("the layout's order is no permutation of 0 to {}", rank.saturating_sub(1))));
     }
     Ok(())
-}
-
-/// The layout that XLA takes when the text gives none.
-pub(super) fn row_major(rank: usize) -> LayoutProto {
-    LayoutProto {
-        minor_to_major: (0..rank as i64).rev().collect(),
-        tail_padding_alignment_in_elements: 1,
-        ..Default::default()
-    }
 }
 
 /// The element type with this name in HLO text; tuples and buffers have none.

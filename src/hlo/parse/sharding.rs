@@ -3,6 +3,7 @@
 use super::cursor::fail;
 use super::error::{Result, hint};
 use super::Parser;
+use crate::hlo::shape::{is_tuple, leaves};
 use crate::proto::hlo_instruction_proto::ReplicaGroupList;
 use crate::proto::mesh_proto::{IotaTransform, MeshAxis};
 use crate::proto::named_sharding_proto::{DimensionSharding, ReductionOpProto};
@@ -385,19 +386,9 @@ fn check_sharding(start: usize, sharding: &OpSharding) -> Result<()> {
 
 /// A tuple's sharding may be given once for all of its leaves.
 pub(super) fn spread_over_tuple(sharding: OpSharding, shape: &ShapeProto) -> OpSharding {
-    use crate::proto::PrimitiveType::TUPLE;
-    if shape.element_type != TUPLE || sharding.r#type == Type::TUPLE {
+    if !is_tuple(shape) || sharding.r#type == Type::TUPLE {
         return sharding;
     }
-    let tuple_shardings = vec![sharding; leaf_count(shape).max(1)];
+    let tuple_shardings = vec![sharding; leaves(shape).len().max(1)];
     OpSharding { r#type: Type::TUPLE.into(), tuple_shardings, ..Default::default() }
-}
-
-/// Shapes in a shape that are no tuples.
-pub(super) fn leaf_count(shape: &ShapeProto) -> usize {
-    use crate::proto::PrimitiveType::TUPLE;
-    if shape.element_type != TUPLE {
-        return 1;
-    }
-    shape.tuple_shapes.iter().map(leaf_count).sum()
 }
