@@ -2,10 +2,16 @@
 
 pub mod groups;
 pub mod literal;
+mod load;
+mod parse;
+mod verify;
 mod print;
 pub mod shape;
 
+pub use load::{LoadError, load};
+pub use parse::{ParseError, parse};
 pub use print::print;
+pub use verify::{VerifyError, verify};
 
 use crate::proto::HloModuleProto;
 
@@ -16,6 +22,9 @@ pub struct HloModule {
     pub proto: HloModuleProto,
     /// Settings of the text's header.
     pub config: ModuleConfig,
+    /// Constants whose values the text leaves out (`constant({...})`). They hold the filler that XLA's own parser puts
+    /// in, so the module compiles, but its results mean nothing.
+    pub elided_constants: Vec<String>,
 }
 
 /// What the header of a module's text says and its protobuf form has no field for.

@@ -4,6 +4,7 @@ use crate::collective::CollectiveError;
 use crate::host_array::ArrayError;
 use crate::mesh::ShardingError;
 use crate::transport::TransportError;
+use crate::transport::tcp::MeshError;
 use crate::{hlo, lower, partition, pjrt};
 
 use super::{PlanError, TopologyError, WorldError};
@@ -28,6 +29,8 @@ pub enum RuntimeError {
     Lower(#[from] lower::Error),
     #[error(transparent)]
     Collective(#[from] CollectiveError),
+    #[error(transparent)]
+    Mesh(#[from] MeshError),
     #[error(transparent)]
     Transport(#[from] TransportError),
     #[error("argument {index}: {source}")]
@@ -65,6 +68,6 @@ pub enum ArgumentError {
 impl RuntimeError {
     /// Whether the failure is another process's or the rendezvous's rather than this program's.
     pub fn is_of_peer(&self) -> bool {
-        matches!(self, RuntimeError::World(_) | RuntimeError::Topology(_) | RuntimeError::Transport(_))
+        matches!(self, RuntimeError::World(_) | RuntimeError::Mesh(_) | RuntimeError::Topology(_) | RuntimeError::Transport(_))
     }
 }

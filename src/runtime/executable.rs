@@ -24,6 +24,8 @@ use super::{Plan, Runtime, RuntimeError, bridge};
 pub struct Executable<'a> {
     runtime: &'a Runtime,
     layout: JobLayout,
+    /// Global id of this process's first device.
+    first_device: u32,
     name: String,
     parameters: Vec<GlobalArray>,
     results: Vec<GlobalArray>,
@@ -110,6 +112,9 @@ impl<'a> Executable<'a> {
             }
         };
         let options = CompileOptions { parameter_is_tupled_arguments: prepared.tupled, ..options };
+        if let PreparedModule::Lowered(_) = prepared.module {
+            bridge::register(runtime.client.plugin())?;
+        }
         let loaded = runtime.client.compile(&pjrt::Program { code: &code, format }, &options.encode())?;
         runtime.world.barrier(&format!("compiled/{id}"))?;
         let collectives = match prepared.module {
@@ -128,6 +133,7 @@ impl<'a> Executable<'a> {
                 devices_per_process: plan.devices_per_process as usize,
                 process_index: runtime.world.process_index(),
             },
+            first_device: global_ids.first().copied().unwrap_or(0),
             name: prepared.name,
             parameters: prepared.parameters.into_iter().map(PreparedArray::decode).collect::<Result<_, _>>()?,
             results: prepared.results.into_iter().map(PreparedArray::decode).collect::<Result<_, _>>()?,
@@ -170,11 +176,16 @@ impl<'a> Executable<'a> {
     /// Runs the program once and waits until this process's devices are done.
     pub fn run(&self, arguments: &Arguments) -> Result<Results, RuntimeError> {
         let run = self.runs.fetch_add(1, Ordering::Relaxed);
-        let guard = self.collectives.as_ref().map(|collectives| bridge::Run::start(collectives, run, self.layout));
-        let options = ExecuteOptions {
-            launch_id: guard.as_ref().map_or(run as i32, |guard| guard.launch_id()),
-            ..ExecuteOptions::default()
-        };
+        let bound = self.collectives.as_ref().map(|collectives| {
+            bridge::Run::begin(bridge::RunContext {
+                collectives: Arc::clone(collectives),
+                run,
+                first_device: self.first_device,
+                partitions: self.layout.partitions as u32,
+            })
+        });
+        let launch_id = bound.as_ref().map_or(run as i32, bridge::Run::launch_id);
+        let options = ExecuteOptions { launch_id, ..ExecuteOptions::default() };
         let execution = self.loaded.execute(&arguments.by_device(), &options)?;
         execution.wait()?;
         Ok(Results { buffers: execution.outputs })
