@@ -1,33 +1,38 @@
 //! HLO modules: the protobuf model, its text form and the checks before a plugin sees it.
 
 pub mod literal;
+mod parse;
 mod print;
 pub mod shape;
 
-pub use print::print;
-
 use crate::proto::HloModuleProto;
 
-/// One HLO module: its protobuf form, and what only the header of its text says.
+pub use parse::{ParseError, parse};
+pub use print::print;
+
+/// One HLO module.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HloModule {
-    /// The module; fields that this project does not know are kept.
+    /// The module as XLA serializes it.
     pub proto: HloModuleProto,
-    /// Settings of the text's header.
+    /// What a text's header says and the protobuf form has no field for.
     pub config: ModuleConfig,
+    /// Constants whose values the text leaves out (`constant({...})`). They hold the filler that XLA's own parser puts
+    /// in, so the module compiles, but its results mean nothing.
+    pub elided_constants: Vec<String>,
 }
 
-/// What the header of a module's text says and its protobuf form has no field for.
+/// What a text's header says and `HloModuleProto` has no field for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModuleConfig {
-    /// `replica_count`.
+    /// `replica_count=`
     pub replica_count: Option<i64>,
-    /// `num_partitions`.
+    /// `num_partitions=`
     pub num_partitions: Option<i64>,
-    /// For each parameter whether the partitioner may choose its sharding; one entry may stand for all.
+    /// May the partitioner choose the shardings of the parameters: one value for all or one for each.
     pub allow_spmd_sharding_propagation_to_parameters: Vec<bool>,
-    /// For each result whether the partitioner may choose its sharding; one entry may stand for all.
+    /// May the partitioner choose the shardings of the results: one value for all or one for each.
     pub allow_spmd_sharding_propagation_to_output: Vec<bool>,
-    /// Whether the instructions stand in the order in which they run.
+    /// The order of the instructions is a schedule: the text was written after compiling.
     pub is_scheduled: bool,
 }
