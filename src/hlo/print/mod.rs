@@ -40,7 +40,7 @@ pub fn print(module: &HloModule) -> String {
 }
 
 fn header(module: &HloModule) -> String {
-    let HloModule { proto, config } = module;
+    let HloModule { proto, config, .. } = module;
     let mut out = format!("HloModule {}", names::legal(&proto.name));
     let mut attributes = Attributes(&mut out);
     if config.is_scheduled || proto.schedule.is_set() {
