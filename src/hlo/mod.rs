@@ -4,9 +4,9 @@ pub mod groups;
 pub mod literal;
 mod load;
 mod parse;
-mod verify;
 mod print;
 pub mod shape;
+mod verify;
 
 pub use load::{LoadError, load};
 pub use parse::{ParseError, parse};

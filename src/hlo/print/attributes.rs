@@ -4,15 +4,14 @@ use buffa::{EnumValue, Enumeration};
 
 use super::metadata::{frontend_attributes, metadata, original_value, payload, string_or_json};
 use super::sharding::{replica_groups, sharding};
-use super::{Attributes, MAIN_THREAD, Scope, braced, quoted};
-use crate::hlo::literal;
+use super::{Attributes, MAIN_THREAD, Scope, braced, literal_or_dots, quoted};
 use crate::hlo::shape;
 use crate::proto::hlo_instruction_proto::OptionalCrossProgramPrefetchIndex;
 use crate::proto::result_accuracy::{Mode, Specs};
 use crate::proto::sparsity_config::TensorSparsityConfig;
 use crate::proto::{
     ConvolutionDimensionNumbers, ConvolutionKind, CustomCallApiVersion, CustomCallSchedule, HloInstructionProto,
-    OpSharding, PaddingType, PrimitiveType, TriState, Window, WindowDimension,
+    LiteralProto, OpSharding, PaddingType, PrimitiveType, TriState, Window, WindowDimension,
 };
 
 /// Appends one or several attributes if the instruction has them.
@@ -342,10 +341,8 @@ fn precision(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
 fn sparsity(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
     let text = |config: &TensorSparsityConfig| {
         let (sparsity, block) = (config.num_non_zero, config.block_size);
-        format!(
-            "{{sparsity={sparsity}x{block} dimension={} stride={} idx={}}}",
-            config.dimension, config.stride, config.idx
-        )
+        let idx = if config.idx == 0 { String::new() } else { format!(" idx={}", config.idx) };
+        format!("{{sparsity={sparsity}x{block} dimension={} stride={}{idx}}}", config.dimension, config.stride)
     };
     let config = &i.sparsity_config;
     let sides = [("lhs", config.lhs.as_option()), ("rhs", config.rhs.as_option())];
@@ -375,9 +372,7 @@ fn custom_call(scope: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
     }
     out.set_if("custom_call_has_side_effect", i.custom_call_has_side_effect);
     if let Some(value) = i.literal.as_option() {
-        let mut text = String::new();
-        let text = literal::format_literal(value, &mut text).map_or_else(|_| "{...}".to_owned(), |()| text);
-        out.set("literal", format_args!("{} {text}", shape::text_with_layout(&value.shape)));
+        out.set("literal", literal_with_shape(value));
     }
     if i.custom_call_schedule != CustomCallSchedule::SCHEDULE_NONE {
         out.set("schedule", enum_name(&i.custom_call_schedule));
@@ -389,6 +384,21 @@ fn custom_call(scope: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
     if !i.called_computation_ids.is_empty() {
         out.set("called_computations", format_args!("{{{}}}", computations(scope, i)));
     }
+}
+
+/// `s32[2]{0} {1, 2}`. The layout has to stand there, or the parser takes the value for one.
+fn literal_with_shape(value: &LiteralProto) -> String {
+    if shape::is_tuple(&value.shape) {
+        let elements: Vec<String> = value.tuple_literals.iter().map(literal_with_shape).collect();
+        return format!("({})", elements.join(", "));
+    }
+    let mut shape = (*value.shape).clone();
+    if shape.layout.is_unset() {
+        shape::set_row_major(&mut shape);
+    }
+    let mut out = shape::text_with_layout(&shape) + " ";
+    literal_or_dots(value, &mut out);
+    out
 }
 
 /// XLA spells the two sides the other way round than it stores them.

@@ -1,10 +1,13 @@
 //! What says where things come from: metadata, stack frames, origins, frontend attributes.
 
+use std::collections::BTreeMap;
+
 use super::{Attributes, braced, quoted, write_to};
 use crate::hlo::shape;
 use crate::proto::payload::PayloadSource;
 use crate::proto::{
-    FrontendAttributes, HloModuleProto, OpMetadata, OriginalValueProto, Payload, ShapeProto, StackFrameIndexProto,
+    FrontendAttributes, HloModuleProto, OpMetadata, OriginalValueElementProto, OriginalValueProto, Payload, ShapeProto,
+    StackFrameIndexProto,
 };
 
 /// The bytes inside double quotes, as C writes them: anything outside printable ASCII in octal.
@@ -75,6 +78,9 @@ pub(super) fn metadata(metadata: &OpMetadata, module: &HloModuleProto) -> String
         ("stack_frame_id", metadata.stack_frame_id),
     ];
     parts.extend(numbers.iter().filter(|(_, number)| *number != 0).map(|(name, number)| format!("{name}={number}")));
+    if !metadata.profile_type.is_empty() {
+        parts.push(format!("profile_type={}", braced(&metadata.profile_type)));
+    }
     if let Some(payload) = payload(&metadata.metadata_payload, module) {
         parts.push(format!("metadata_payload={}", quoted(payload)));
     }
@@ -86,27 +92,39 @@ pub(super) fn original_value(value: &OriginalValueProto, shape: &ShapeProto) -> 
     if value.is_synthetic_call {
         return "{[synthetic_call]}".to_owned();
     }
+    let mut elements: Vec<&OriginalValueElementProto> = value.elements.iter().collect();
+    elements.sort_by(|a, b| a.shape_index.cmp(&b.shape_index));
     let mut out = String::from("{");
-    original_leaves(value, shape, &mut Vec::new(), &mut out);
+    original_tree(&elements, 0, Some(shape), &mut out);
     out.push('}');
     out
 }
 
-fn original_leaves(value: &OriginalValueProto, shape: &ShapeProto, index: &mut Vec<i64>, out: &mut String) {
-    if shape::is_tuple(shape) {
+/// One node: `elements` are those below it, sorted, whose indices agree in their first `depth` places. The shape, where
+/// there is one, tells of leaves that have no element.
+fn original_tree(elements: &[&OriginalValueElementProto], depth: usize, shape: Option<&ShapeProto>, out: &mut String) {
+    const MAX_DEPTH: usize = 100;
+    let inner = elements.partition_point(|element| element.shape_index.len() == depth);
+    let (own, inner) = elements.split_at(inner);
+    let shapes = shape.map_or(&[][..], |shape| &shape.tuple_shapes);
+    let is_tuple = !inner.is_empty() || shape.is_some_and(shape::is_tuple);
+    if is_tuple && depth < MAX_DEPTH {
+        let mut children = BTreeMap::from_iter((0..shapes.len() as i64).map(|place| (place, &[][..])));
+        children.extend(
+            inner
+                .chunk_by(|a, b| a.shape_index[depth] == b.shape_index[depth])
+                .map(|child| (child[0].shape_index[depth], child)),
+        );
         out.push('(');
-        for (place, element) in shape.tuple_shapes.iter().enumerate() {
-            out.push_str(if place > 0 { ", " } else { "" });
-            index.push(place as i64);
-            original_leaves(value, element, index, out);
-            index.pop();
+        for (number, (&place, child)) in children.iter().enumerate() {
+            out.push_str(if number > 0 { ", " } else { "" });
+            original_tree(child, depth + 1, usize::try_from(place).ok().and_then(|place| shapes.get(place)), out);
         }
         out.push(')');
         return;
     }
-    let leaf = value.elements.iter().find(|element| element.shape_index == *index);
     out.push('{');
-    if let Some(array) = leaf.and_then(|leaf| leaf.original_array.as_option()) {
+    if let Some(array) = own.first().and_then(|leaf| leaf.original_array.as_option()) {
         write_to(out, format_args!("\"{}\"", array.instruction_name));
         if !array.shape_index.is_empty() {
             write_to(out, format_args!(" {}", braced(&array.shape_index)));

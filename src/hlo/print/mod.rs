@@ -12,7 +12,7 @@ use std::fmt::{self, Write};
 
 use crate::hlo::{HloModule, literal, shape};
 use crate::proto::hlo_input_output_alias_proto::AliasEntryProto;
-use crate::proto::{HloComputationProto, HloInstructionProto, HloModuleProto, Kind, ShapeProto};
+use crate::proto::{HloComputationProto, HloInstructionProto, HloModuleProto, Kind, LiteralProto, ShapeProto};
 
 use attributes::{COMMON, attributes_of};
 use metadata::{escape, frontend_attributes, stack_frames};
@@ -128,19 +128,21 @@ fn print_instruction(scope: &Scope, instruction: &HloInstructionProto, out: &mut
     write_to(out, format_args!("{} = {shape} {}(", scope.name(instruction.id), instruction.opcode));
     match instruction.opcode.as_str() {
         "parameter" => write_to(out, format_args!("{}", instruction.parameter_number)),
-        "constant" => {
-            let start = out.len();
-            if literal::format_literal(&instruction.literal, out).is_err() {
-                out.truncate(start);
-                out.push_str("{...}");
-            }
-        }
+        "constant" => literal_or_dots(&instruction.literal, out),
         _ => out.push_str(&scope.names_of(&instruction.operand_ids)),
     }
     out.push(')');
     let mut attributes = Attributes(out);
     for attribute in attributes_of(&instruction.opcode).iter().chain(COMMON) {
         attribute(scope, instruction, &mut attributes);
+    }
+}
+
+fn literal_or_dots(literal: &LiteralProto, out: &mut String) {
+    let start = out.len();
+    if literal::format_literal(literal, out).is_err() {
+        out.truncate(start);
+        out.push_str("{...}");
     }
 }
 
