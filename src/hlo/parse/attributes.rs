@@ -12,7 +12,7 @@ use super::window::unknown_field;
 use crate::proto::hlo_instruction_proto::OptionalCrossProgramPrefetchIndex;
 use crate::proto::result_accuracy::{Specs, Tolerance};
 use crate::proto::{
-    OutputOperandAliasing, ParameterReplication, ResultAccuracy, SourceTarget, TriState,
+    CustomCallApiVersion, OutputOperandAliasing, ParameterReplication, ResultAccuracy, SourceTarget, TriState,
 };
 
 impl<'a> Parser<'a> {
@@ -55,7 +55,13 @@ impl<'a> Parser<'a> {
             Attr::Algorithm => {
                 proto.precision_config.get_or_insert_default().algorithm = self.enumeration("algorithm", "ALG_")?;
             }
-            Attr::ApiVersion => proto.custom_call_api_version = self.enumeration("API version", "")?,
+            Attr::ApiVersion => {
+                let start = self.pos();
+                proto.custom_call_api_version = self.enumeration("API version", "")?;
+                if proto.custom_call_api_version == CustomCallApiVersion::API_VERSION_UNSPECIFIED {
+                    return Err(fail(start, "the API version cannot be unspecified"));
+                }
+            }
             Attr::AsyncExecutionThread => proto.async_execution_thread = self.execution_thread()?,
             Attr::BackendConfig => {
                 let json = self.at(b'{');
@@ -98,7 +104,13 @@ impl<'a> Parser<'a> {
             Attr::CustomCallTarget => proto.custom_call_target = self.string()?,
             Attr::Delta => proto.delta = self.integer()?,
             Attr::DimLabels => proto.convolution_dimension_numbers = self.convolution_dimension_numbers()?.into(),
-            Attr::Dimensions => proto.dimensions = self.integers()?,
+            Attr::Dimensions => {
+                let start = self.pos();
+                proto.dimensions = self.integers()?;
+                if opcode.has_one_dimension() && proto.dimensions.len() != 1 {
+                    return Err(fail(start, format!("{} has one dimension", opcode.name)));
+                }
+            }
             Attr::Direction => {
                 proto.comparison_direction = self.choice("direction", &["EQ", "NE", "GE", "GT", "LE", "LT"])?;
             }
@@ -135,7 +147,8 @@ impl<'a> Parser<'a> {
             Attr::IotaDimension => proto.dimensions = vec![self.integer()?],
             Attr::IsAssociative => {
                 let associative = self.boolean()?;
-                proto.is_associative = if associative { TriState::TRI_STATE_TRUE } else { TriState::TRI_STATE_FALSE }.into();
+                proto.is_associative =
+                    if associative { TriState::TRI_STATE_TRUE } else { TriState::TRI_STATE_FALSE }.into();
             }
             Attr::IsComposite => proto.is_composite = self.boolean()?,
             Attr::IsHostTransfer => proto.is_host_transfer = self.boolean()?,
@@ -196,7 +209,8 @@ impl<'a> Parser<'a> {
                 proto.ragged_dot_dimension_numbers.get_or_insert_default().rhs_group_dimensions = self.integers()?;
             }
             Attr::ScatterDimsToOperandDims => {
-                proto.scatter_dimension_numbers.get_or_insert_default().scatter_dims_to_operand_dims = self.integers()?;
+                proto.scatter_dimension_numbers.get_or_insert_default().scatter_dims_to_operand_dims =
+                    self.integers()?;
             }
             Attr::ScatterIndicesBatchingDims => {
                 let numbers = proto.scatter_dimension_numbers.get_or_insert_default();

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use super::error::{Failure, Result};
 
+#[derive(Clone, Copy)]
 pub(super) struct Cursor<'a> {
     text: &'a str,
     pos: usize,
@@ -36,7 +37,7 @@ impl<'a> Cursor<'a> {
 
     /// The first byte of the token after the one-byte token that stands here.
     pub(super) fn peek_second(&self) -> Option<u8> {
-        let mut ahead = Cursor { text: self.text, pos: self.pos };
+        let mut ahead = *self;
         ahead.advance(1);
         ahead.peek()
     }
@@ -115,7 +116,9 @@ impl<'a> Cursor<'a> {
         let number = &self.text[start..start + length];
         let value = match number.parse::<i64>() {
             Ok(value) => value,
-            Err(_) => number.parse::<u64>().map_err(|_| fail(start, "the integer needs more than 64 bits"))?.cast_signed(),
+            Err(_) => {
+                number.parse::<u64>().map_err(|_| fail(start, "the integer needs more than 64 bits"))?.cast_signed()
+            }
         };
         self.advance(length);
         Ok(value)
