@@ -145,9 +145,10 @@ impl Options {
     /// One controller's part. Process 0 brings the plan and the program.
     fn run(&self, world: World, data_plane: DataPlaneOptions, mine: Option<(Plan, Program)>) -> Result<ExitCode, Failure> {
         let plugin = plugins::find(self.job.plugin.as_deref())?;
-        let plan = world.from_first("plan", || mine.as_ref().map(|(plan, _)| *plan).ok_or(RuntimeError::NoProgram))?;
+        let (plan, program) = mine.unzip();
+        let plan = world.from_first("plan", || plan.ok_or(RuntimeError::NoProgram))?;
         let runtime = Runtime::open(world, &plugin.path, plan.devices_per_process, data_plane)?;
-        let executable = Executable::compile(&runtime, plan, mine.as_ref().map(|(_, program)| program))?;
+        let executable = Executable::compile(&runtime, plan, program)?;
         let is_first = runtime.world().process_index() == 0;
         let mut report = Report::new(&runtime, &executable, plan, self.job.format);
         if self.check {

@@ -90,13 +90,12 @@ struct PreparedArray {
 
 impl<'a> Executable<'a> {
     /// Compiles a program for all devices of the job. Process 0 gives the program.
-    pub fn compile(runtime: &'a Runtime, plan: Plan, program: Option<&Program>) -> Result<Self, RuntimeError> {
+    pub fn compile(runtime: &'a Runtime, plan: Plan, mut program: Option<Program>) -> Result<Self, RuntimeError> {
         let id = runtime.next_program();
         let prepared = runtime.world.from_first(&format!("program/{id}"), || {
-            let program = program.ok_or(RuntimeError::NoProgram)?;
-            prepare(runtime, plan, program)
+            prepare(runtime, plan, program.as_mut().ok_or(RuntimeError::NoProgram)?)
         })?;
-        let (code, format, options) = match (&prepared.module, program) {
+        let (code, format, options) = match (&prepared.module, &program) {
             (PreparedModule::Whole, Some(program)) => {
                 let (code, format) = match program {
                     Program::Hlo(module) => (module.proto.encode_to_vec(), ProgramFormat::Hlo),
@@ -253,10 +252,11 @@ fn whole_options(plan: Plan, program: &Program) -> CompileOptions {
 /// A process that has all devices hands the program to the plugin as it is, unless it has been partitioned before or
 /// needs a collective that the plugin does not have. Otherwise the program is partitioned, and its collectives become
 /// calls to ours.
-fn prepare(runtime: &Runtime, plan: Plan, program: &Program) -> Result<Prepared, RuntimeError> {
+fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepared, RuntimeError> {
     let (replicas, partitions) = (i64::from(plan.replicas), i64::from(plan.partitions));
     if let Program::Hlo(module) = program {
         hlo::verify(module, replicas, partitions)?;
+        hlo::remove_dead_code(&mut module.proto);
     }
     let partitioned = partition::partition(runtime.client.plugin(), program, replicas, partitions)?;
     let devices_per_process = runtime.topology.devices_per_process();
