@@ -71,7 +71,10 @@ impl Values {
     }
 
     fn array(&mut self, array: &ArraySpec) -> Vec<u8> {
-        (0..array.num_elements().unwrap()).flat_map(|_| self.element(array.dtype)).collect()
+        // Large arrays repeat after a number of elements that no chunk is a multiple of.
+        let len = array.num_elements().unwrap();
+        let period: Vec<u8> = (0..len.min(499)).flat_map(|_| self.element(array.dtype)).collect();
+        period.iter().copied().cycle().take(len * array.dtype.size()).collect()
     }
 
     /// The devices in some order, in groups of one size if they have to be, else of any.
@@ -97,13 +100,15 @@ fn make_spec(key: u32, kind: usize, devices: usize, large: bool, values: &mut Va
     let groups = if values.below(5) == 0 { vec![] } else { values.groups(devices, !matches!(kind, 0 | 5 | 6)) };
     let group_size = groups.first().map_or(devices, Vec::len);
     let op = values.pick(&OPS);
-    let dtypes: Vec<DType> = DType::all().filter(|dtype| kind > 1 || op.supports(*dtype)).collect();
+    let usable = |dtype: &DType| (kind > 1 || op.supports(*dtype)) && (!large || dtype.size() > 1);
+    let dtypes: Vec<DType> = DType::all().filter(usable).collect();
     let mut dims: Vec<usize> = (0..1 + values.below(3)).map(|_| values.below(5)).collect();
     let dim = values.below(dims.len());
     if large {
-        dims.iter_mut().for_each(|size| *size = (*size).max(1));
+        // Beyond what travels at once, for elements of every size; the reference is slow.
+        dims.iter_mut().for_each(|size| *size = (*size).clamp(1, 2));
         let grown = values.below(dims.len());
-        dims[grown] *= 3001 + values.below(3000);
+        dims[grown] = 9001 + values.below(3000);
     }
     let scaled = |by: usize| {
         let mut dims = dims.clone();
@@ -215,8 +220,8 @@ fn check(devices_per_process: &[u32], kinds: &[(usize, bool)], seed: u64) {
         .collect();
     let programs = job.program(7, &specs);
     let process_of: Vec<usize> = job.places().into_iter().map(|(process, _)| process).collect();
-    for run in [1, 2] {
-        for spec in specs.iter().chain(specs.iter().filter(|_| run == 1)) {
+    for run in [1, 1, 2] {
+        for spec in &specs {
             let operands = make_operands(spec, devices, &mut values);
             let expected = reference::results(spec, &process_of, &operands);
             let found = job.run(&programs, run, spec, &operands);
@@ -257,7 +262,7 @@ proptest! {
 /// All kinds with messages that take the way of large ones, on layouts of every sort.
 #[test]
 fn large_arrays() {
-    for (seed, layout) in [&[1, 1][..], &[2, 2], &[1, 1, 1], &[3, 1, 2], &[1, 2, 1, 1]].into_iter().enumerate() {
+    for (seed, layout) in [&[1, 1][..], &[3, 1, 2], &[1, 2, 1, 1]].into_iter().enumerate() {
         let kinds: Vec<(usize, bool)> = (0..KINDS).map(|kind| (kind, true)).collect();
         check(layout, &kinds, seed as u64);
     }
