@@ -11,9 +11,7 @@ use super::opcode::{Attr, AttrSet, COMMON, Opcode};
 use super::window::unknown_field;
 use crate::proto::hlo_instruction_proto::OptionalCrossProgramPrefetchIndex;
 use crate::proto::result_accuracy::{Specs, Tolerance};
-use crate::proto::{
-    OutputOperandAliasing, ParameterReplication, ResultAccuracy, SourceTarget, TriState,
-};
+use crate::proto::{OutputOperandAliasing, ParameterReplication, ResultAccuracy, SourceTarget, TriState};
 
 impl<'a> Parser<'a> {
     /// All attributes of an instruction; `outer` are allowed besides the opcode's own. Returns those that were there.
@@ -135,7 +133,8 @@ impl<'a> Parser<'a> {
             Attr::IotaDimension => proto.dimensions = vec![self.integer()?],
             Attr::IsAssociative => {
                 let associative = self.boolean()?;
-                proto.is_associative = if associative { TriState::TRI_STATE_TRUE } else { TriState::TRI_STATE_FALSE }.into();
+                proto.is_associative =
+                    if associative { TriState::TRI_STATE_TRUE } else { TriState::TRI_STATE_FALSE }.into();
             }
             Attr::IsComposite => proto.is_composite = self.boolean()?,
             Attr::IsHostTransfer => proto.is_host_transfer = self.boolean()?,
@@ -196,7 +195,8 @@ impl<'a> Parser<'a> {
                 proto.ragged_dot_dimension_numbers.get_or_insert_default().rhs_group_dimensions = self.integers()?;
             }
             Attr::ScatterDimsToOperandDims => {
-                proto.scatter_dimension_numbers.get_or_insert_default().scatter_dims_to_operand_dims = self.integers()?;
+                proto.scatter_dimension_numbers.get_or_insert_default().scatter_dims_to_operand_dims =
+                    self.integers()?;
             }
             Attr::ScatterIndicesBatchingDims => {
                 let numbers = proto.scatter_dimension_numbers.get_or_insert_default();

@@ -184,7 +184,8 @@ impl<'a> Parser<'a> {
 
     pub(super) fn finish_computation(&mut self, start: usize, name: Cow<'a, str>, scope: Scope<'a>) -> Result<usize> {
         let mut instructions = scope.instructions;
-        let last = instructions.len().checked_sub(1).ok_or_else(|| fail(start, "the computation has no instructions"))?;
+        let last =
+            instructions.len().checked_sub(1).ok_or_else(|| fail(start, "the computation has no instructions"))?;
         let index = self.computations.len();
         let base = (index as i64) << 32;
         for (instruction, name) in instructions.iter_mut().zip(scope.names) {
@@ -213,7 +214,8 @@ fn program_shape(start: usize, instructions: &[HloInstructionProto], root: usize
     parameters.sort_by_key(|parameter| parameter.parameter_number);
     for (expected, parameter) in (0..).zip(&parameters) {
         if parameter.parameter_number != expected {
-            let message = format!("the computation has parameter({}) but no parameter({expected})", parameter.parameter_number);
+            let message =
+                format!("the computation has parameter({}) but no parameter({expected})", parameter.parameter_number);
             return Err(fail(start, message));
         }
     }

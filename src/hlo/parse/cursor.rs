@@ -115,7 +115,9 @@ impl<'a> Cursor<'a> {
         let number = &self.text[start..start + length];
         let value = match number.parse::<i64>() {
             Ok(value) => value,
-            Err(_) => number.parse::<u64>().map_err(|_| fail(start, "the integer needs more than 64 bits"))?.cast_signed(),
+            Err(_) => {
+                number.parse::<u64>().map_err(|_| fail(start, "the integer needs more than 64 bits"))?.cast_signed()
+            }
         };
         self.advance(length);
         Ok(value)

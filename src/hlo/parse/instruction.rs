@@ -81,13 +81,15 @@ impl<'a> Parser<'a> {
         if opcode.rule == Rule::AsyncStart
             && let Some(wrapped) = wrapped
         {
-            let shape = shape.ok_or_else(|| fail(start, "the shape of an asynchronous operation cannot be left out"))?;
+            let shape =
+                shape.ok_or_else(|| fail(start, "the shape of an asynchronous operation cannot be left out"))?;
             return self.wrapped_async_start(scope, name, start, shape, wrapped, draft);
         }
         let seen = if with_attributes {
             self.attributes(scope, opcode, AttrSet::EMPTY, &mut draft)?
         } else if let Some(missing) = opcode.required.names().next() {
-            let message = format!("{} needs the attribute '{missing}' and cannot be written as an operand", opcode.name);
+            let message =
+                format!("{} needs the attribute '{missing}' and cannot be written as an operand", opcode.name);
             return Err(fail(start, message));
         } else {
             AttrSet::EMPTY
@@ -275,7 +277,10 @@ impl<'a> Parser<'a> {
             }
             Rule::Broadcast if !seen.contains(Attr::Dimensions) => {
                 if !scope.operand_shape(proto, 0).dimensions.is_empty() {
-                    return Err(fail(start, "broadcast needs the attribute 'dimensions' unless its operand is a scalar"));
+                    return Err(fail(
+                        start,
+                        "broadcast needs the attribute 'dimensions' unless its operand is a scalar",
+                    ));
                 }
             }
             Rule::Compare if proto.comparison_type.is_empty() => {

@@ -68,7 +68,11 @@ impl<'a> Parser<'a> {
             // As XLA has it, a lone value is the first one and all others are zero.
             let count = self.count_of_filler(shape)?;
             self.element(&mut writer)?;
-            let zero = if matches!(element_type, DType::C64 | DType::C128) { Scalar::Complex(0.0, 0.0) } else { Scalar::Int(0) };
+            let zero = if matches!(element_type, DType::C64 | DType::C128) {
+                Scalar::Complex(0.0, 0.0)
+            } else {
+                Scalar::Int(0)
+            };
             for _ in 1..count {
                 writer.push(zero).map_err(|error| fail(start, error.to_string()))?;
             }
@@ -92,7 +96,8 @@ impl<'a> Parser<'a> {
                 }
                 level -= 1;
                 if seen[level] != dims[level] {
-                    let message = format!("expected {} elements in dimension {level}, found {}", dims[level], seen[level]);
+                    let message =
+                        format!("expected {} elements in dimension {level}, found {}", dims[level], seen[level]);
                     return Err(fail(start, message));
                 }
                 seen[level] = 0;

@@ -115,7 +115,8 @@ impl<'a> Parser<'a> {
     fn original_arrays(&mut self, index: &mut Vec<i64>, value: &mut OriginalValueProto) -> Result<()> {
         if self.at(b'{') {
             let original_array = self.original_array()?.into();
-            let element = OriginalValueElementProto { shape_index: index.clone(), original_array, ..Default::default() };
+            let element =
+                OriginalValueElementProto { shape_index: index.clone(), original_array, ..Default::default() };
             value.elements.push(element);
         } else if self.at(b'(') {
             index.push(0);

@@ -1,8 +1,8 @@
 //! Shapes and layouts.
 
+use super::Parser;
 use super::cursor::fail;
 use super::error::{Result, hint};
-use super::Parser;
 use crate::dtype::DType;
 use crate::hlo::shape::{is_permutation, row_major};
 use crate::proto::{DimLevelType, LayoutProto, PrimitiveType, ShapeProto, SplitConfigProto, TileProto};
@@ -118,9 +118,15 @@ impl<'a> Parser<'a> {
             "D" => layout.dim_level_types = self.list(b'(', b')', "level types", Parser::level_type)?,
             "T" => {
                 while self.at(b'(') {
-                    let dimensions = self.list(b'(', b')', "tile", |parser| {
-                        if parser.eat(b'*') { Ok(COMBINED) } else { parser.integer() }
-                    })?;
+                    let dimensions =
+                        self.list(
+                            b'(',
+                            b')',
+                            "tile",
+                            |parser| {
+                                if parser.eat(b'*') { Ok(COMBINED) } else { parser.integer() }
+                            },
+                        )?;
                     layout.tiles.push(TileProto { dimensions, ..Default::default() });
                 }
             }

@@ -1,8 +1,8 @@
 //! Shardings, meshes and replica groups, each in its three spellings: device lists, iota tiles and named mesh axes.
 
+use super::Parser;
 use super::cursor::fail;
 use super::error::{Result, hint};
-use super::Parser;
 use crate::hlo::shape::{is_tuple, leaves};
 use crate::proto::hlo_instruction_proto::ReplicaGroupList;
 use crate::proto::mesh_proto::{IotaTransform, MeshAxis};
@@ -69,7 +69,8 @@ impl<'a> Parser<'a> {
             }
             "devices" => {
                 self.expect(b'=', "after 'devices'")?;
-                sharding.tile_assignment_dimensions = self.list(b'[', b']', "tile dimensions", |parser| parser.integer())?;
+                sharding.tile_assignment_dimensions =
+                    self.list(b'[', b']', "tile dimensions", |parser| parser.integer())?;
                 if self.eat_str("<=") {
                     (sharding.iota_reshape_dims, sharding.iota_transpose_perm) = self.iota()?;
                 } else {
@@ -88,8 +89,18 @@ impl<'a> Parser<'a> {
             }
             other => {
                 const ITEMS: [&str; 12] = [
-                    "replicated", "maximal", "manual", "unknown", "unreduced", "last_tile_dim_replicate",
-                    "last_tile_dims", "device", "devices", "metadata", "shard_as", "shard_like",
+                    "replicated",
+                    "maximal",
+                    "manual",
+                    "unknown",
+                    "unreduced",
+                    "last_tile_dim_replicate",
+                    "last_tile_dims",
+                    "device",
+                    "devices",
+                    "metadata",
+                    "shard_as",
+                    "shard_like",
                 ];
                 return Err(fail(start, format!("unknown sharding '{other}'{}", hint(other, ITEMS))));
             }
@@ -105,7 +116,8 @@ impl<'a> Parser<'a> {
             "manual" => Ok(Type::MANUAL),
             "unreduced" => Ok(Type::UNREDUCED),
             other => {
-                let message = format!("unknown subgroup type '{other}'; expected replicated, manual, unreduced or maximal");
+                let message =
+                    format!("unknown subgroup type '{other}'; expected replicated, manual, unreduced or maximal");
                 Err(fail(start, message))
             }
         }
@@ -123,7 +135,10 @@ impl<'a> Parser<'a> {
         let mut sorted = perm.clone();
         sorted.sort_unstable();
         if sorted.iter().copied().ne(0..dims.len() as i32) {
-            return Err(fail(start, format!("expected T( ) with a permutation of the iota's {} dimensions", dims.len())));
+            return Err(fail(
+                start,
+                format!("expected T( ) with a permutation of the iota's {} dimensions", dims.len()),
+            ));
         }
         Ok((dims, perm))
     }
@@ -154,7 +169,8 @@ impl<'a> Parser<'a> {
     /// The part after the mesh: dimensions in brackets, or one word for all of them.
     fn named_sharding_start(&mut self, mesh: &MeshProto, sharding: &mut NamedShardingProto) -> Result<()> {
         if self.at(b'[') {
-            sharding.dim_shardings = self.list(b'[', b']', "dimension shardings", |parser| parser.dimension_sharding(mesh))?;
+            sharding.dim_shardings =
+                self.list(b'[', b']', "dimension shardings", |parser| parser.dimension_sharding(mesh))?;
             return Ok(());
         }
         if self.eat_word("replicated") {
@@ -182,7 +198,8 @@ impl<'a> Parser<'a> {
             }
             "metadata" => sharding.metadata = self.metadata_list()?,
             other => {
-                let message = format!("unknown part '{other}' of a sharding; expected replicated, unreduced, manual or metadata");
+                let message =
+                    format!("unknown part '{other}' of a sharding; expected replicated, unreduced, manual or metadata");
                 return Err(fail(start, message));
             }
         }
@@ -264,11 +281,19 @@ impl<'a> Parser<'a> {
         }
         self.word("mesh")?;
         mesh.axes = self.list(b'[', b']', "mesh axes", |parser| {
-            let name = if parser.at(b'\'') || parser.at(b'"') { parser.string()? } else { parser.word("an axis name")?.to_owned() };
+            let name = if parser.at(b'\'') || parser.at(b'"') {
+                parser.string()?
+            } else {
+                parser.word("an axis name")?.to_owned()
+            };
             parser.expect(b'=', "after the axis name")?;
             let start = parser.pos();
             let size = parser.integer()?;
-            if size < 1 { Err(fail(start, "an axis is at least 1 wide")) } else { Ok(MeshAxis { name, size, ..Default::default() }) }
+            if size < 1 {
+                Err(fail(start, "an axis is at least 1 wide"))
+            } else {
+                Ok(MeshAxis { name, size, ..Default::default() })
+            }
         })?;
         let devices = product(mesh.axes.iter().map(|axis| axis.size));
         let devices = devices.ok_or_else(|| fail(start, "the mesh has more devices than 64 bits can count"))?;

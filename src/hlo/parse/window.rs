@@ -42,7 +42,8 @@ impl<'a> Parser<'a> {
             None if rest.is_empty() => Vec::new(),
             None => return Err(fail(start, "the window has no size")),
         };
-        let dimension = |size| WindowDimension { size, stride: 1, window_dilation: 1, base_dilation: 1, ..Default::default() };
+        let dimension =
+            |size| WindowDimension { size, stride: 1, window_dilation: 1, base_dilation: 1, ..Default::default() };
         let mut dimensions: Vec<WindowDimension> = size.into_iter().map(dimension).collect();
         for (field, at, values) in rest {
             if values.len() != dimensions.len() {
@@ -73,10 +74,10 @@ impl<'a> Parser<'a> {
     fn paddings(&mut self, least: usize, most: usize) -> Result<Vec<Vec<i64>>> {
         let start = self.pos();
         let wrong = || fail(start, "expected the padding of each dimension, such as 0_1x0_1");
-        let run = self.run("paddings, such as 0_1x0_1", |byte| {
-            byte.is_ascii_digit() || matches!(byte, b'x' | b'_' | b'-')
-        })?;
-        let dimensions = run.split('x').map(|dimension| numbers(dimension, '_').filter(|p| (least..=most).contains(&p.len())));
+        let run =
+            self.run("paddings, such as 0_1x0_1", |byte| byte.is_ascii_digit() || matches!(byte, b'x' | b'_' | b'-'))?;
+        let dimensions =
+            run.split('x').map(|dimension| numbers(dimension, '_').filter(|p| (least..=most).contains(&p.len())));
         dimensions.collect::<Option<_>>().ok_or_else(wrong)
     }
 
