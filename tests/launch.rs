@@ -50,13 +50,6 @@ fn controller_process() {
         ..JoinOptions::new(place.coordinator, index, place.process_count, LONG)
     })
     .unwrap();
-    let stopped = |error| match error {
-        RendezvousError::Aborted(abort) => {
-            eprintln!("error: {abort}");
-            std::process::exit(PEER_FAILED)
-        }
-        other => panic!("{other}"),
-    };
     let all = job.all_gather("indices", &[index as u8], LONG).unwrap_or_else(stopped).concat();
     eprintln!("met {all:?}");
     let victim = index == place.process_count / 2;
@@ -73,6 +66,16 @@ fn controller_process() {
     std::thread::sleep(Duration::from_millis(u64::from(index) * 50));
     job.shutdown(LONG).unwrap();
     std::process::exit(0);
+}
+
+fn stopped<T>(error: RendezvousError) -> T {
+    match error {
+        RendezvousError::Aborted(abort) => {
+            eprintln!("error: {abort}");
+            std::process::exit(PEER_FAILED)
+        }
+        other => panic!("{other}"),
+    }
 }
 
 fn launcher(count: u32) -> Command {

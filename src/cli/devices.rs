@@ -63,7 +63,7 @@ fn text(topology: &Topology) -> String {
         topology.device_count(),
         topology.processes().len(),
         process.platform,
-        process.platform_version.replace('\\n', " "),
+        process.platform_version.replace('\n', " "),
         table(&columns, &rows)
     )
 }

@@ -11,6 +11,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use tracing_subscriber::EnvFilter;
 
 pub use failure::Failure;
 
@@ -48,6 +49,13 @@ pub fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(failure) => return failure.report(),
     };
+    quieten_plugins();
+    tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info")))
+        .with_writer(std::io::stderr)
+        .without_time()
+        .with_target(false)
+        .init();
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => error.exit(),
@@ -60,6 +68,15 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(failure) => failure.report(),
+    }
+}
+
+/// XLA logs every client and every dump; its errors come back as errors. The user's own choice counts.
+fn quieten_plugins() {
+    const LOG_LEVEL: &str = "TF_CPP_MIN_LOG_LEVEL";
+    if std::env::var_os(LOG_LEVEL).is_none() {
+        // SAFETY: nothing else reads or writes the environment, as no thread has been started yet.
+        unsafe { std::env::set_var(LOG_LEVEL, "2") };
     }
 }
 

@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 /// A device's operand: row-major elements in host memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Input {
@@ -71,10 +73,26 @@ impl Output {
     }
 
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        if self.len == 0 {
+        self.part_mut(0..self.len)
+    }
+
+    /// A part of it that has been written.
+    pub(super) fn part(&self, range: Range<usize>) -> &[u8] {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} bytes", self.len);
+        if range.is_empty() {
+            return &[];
+        }
+        // SAFETY: by the constructor's contract and the check above.
+        unsafe { std::slice::from_raw_parts(self.start.add(range.start), range.len()) }
+    }
+
+    /// A part of it, without touching the others: messages may be coming in there.
+    pub(super) fn part_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} bytes", self.len);
+        if range.is_empty() {
             return &mut [];
         }
-        // SAFETY: by the constructor's contract; the engine drops it before it calls `done`.
-        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+        // SAFETY: by the constructor's contract and the check above; the engine drops it before it calls `done`.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 }

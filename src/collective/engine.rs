@@ -10,6 +10,7 @@ use super::buffer::{Input, Output};
 use super::error::CollectiveError;
 use super::exchange::{Exchange, InstanceId};
 use super::group::{Group, World};
+use super::ragged::RaggedError;
 use super::scratch::ScratchPool;
 use super::spec::{CollectiveKind, CollectiveSpec};
 use super::{movement, ragged, reduction};
@@ -48,7 +49,7 @@ pub(super) struct Instruction {
     pub spec: CollectiveSpec,
     digest: u64,
     /// By index; `None` for groups without members on this process.
-    groups: Vec<Option<Group>>,
+    groups: Vec<Option<(Group, movement::Plan)>>,
     /// All groups' members, for judging other processes' messages.
     members: Vec<Vec<u32>>,
     /// Group and rank of each local device.
@@ -296,8 +297,12 @@ impl Instruction {
         let members =
             if spec.groups.is_empty() { vec![(0..device_count).collect::<Vec<u32>>()] } else { spec.groups.clone() };
         spec.check(&members, device_count)?;
-        let groups: Vec<Option<Group>> =
-            members.iter().map(|group| Group::new(group.clone(), processes, world.process_index)).collect();
+        let with_plan = |members: &Vec<u32>| {
+            let group = Group::new(members.clone(), processes, world.process_index)?;
+            let plan = movement::Plan::new(&spec, &group);
+            Some((group, plan))
+        };
+        let groups = members.iter().map(with_plan).collect();
         let mut places = vec![None; world.local_device_count() as usize];
         for (index, group) in members.iter().enumerate() {
             for (rank, &device) in group.iter().enumerate() {
@@ -362,7 +367,7 @@ impl Instruction {
 
 impl Instance {
     fn group(&self) -> Option<&Group> {
-        self.instruction.groups.get(self.id.group as usize)?.as_ref()
+        self.instruction.groups.get(self.id.group as usize)?.as_ref().map(|(group, _)| group)
     }
 }
 
@@ -449,7 +454,7 @@ impl Shared {
 
     fn execute(&self, id: &InstanceId, instruction: &Instruction, calls: &mut [Call]) -> Result<(), CollectiveError> {
         let name = || instruction.spec.name.clone();
-        let Some(Some(group)) = instruction.groups.get(id.group as usize) else {
+        let Some(Some((group, plan))) = instruction.groups.get(id.group as usize) else {
             return Err(CollectiveError::Internal { instruction: name(), problem: "no such group".to_owned() });
         };
         let exchange = Exchange {
@@ -466,9 +471,15 @@ impl Shared {
                 reduction::reduce_scatter(spec, op, dim, group, calls, &exchange, &self.scratch)
             }
             CollectiveKind::RaggedAllToAll => {
-                return ragged::ragged_all_to_all(spec, group, calls, &exchange, &self.scratch);
+                match ragged::ragged_all_to_all(spec, group, calls, &exchange, &self.scratch) {
+                    Err(RaggedError::Call(problem)) => {
+                        return Err(CollectiveError::InvalidCall { instruction: name(), problem });
+                    }
+                    Err(RaggedError::Transport(error)) => Err(error),
+                    Ok(()) => Ok(()),
+                }
             }
-            _ => movement::run(spec, group, calls, &exchange, &self.scratch),
+            _ => movement::run(plan, calls, &exchange, &self.scratch),
         };
         outcome.map_err(|error| self.transport_error(instruction, error))
     }

@@ -17,7 +17,10 @@ const CALLERS: [&str; 3] = ["while", "conditional", "call"];
 
 /// Copies computations until each that holds bridged collectives has one call site; copies of collectives are added to
 /// `bridged`. Fusions of custom calls become plain calls.
-pub(super) fn separate(module: &mut HloModuleProto, bridged: &mut HashMap<i64, CollectiveSpec>) -> Result<(), Error> {
+pub(super) fn separate(
+    module: &mut HloModuleProto,
+    bridged: &mut HashMap<i64, CollectiveSpec>,
+) -> Result<(), Error> {
     unfuse(module)?;
     let mut holders = module::holders(module, |instruction| bridged.contains_key(&instruction.id));
     let mut copier = Copier::new(module);

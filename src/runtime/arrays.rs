@@ -29,6 +29,11 @@ impl GlobalArray {
         Ok(shape_text(self.dtype, &self.sharding.shard_shape(&self.dims)?))
     }
 
+    /// The dimensions as host arrays have them.
+    pub fn dims_usize(&self) -> Vec<usize> {
+        self.dims.iter().map(|&dim| dim as usize).collect()
+    }
+
     /// As in `f32[32,64]`.
     pub fn shape_text(&self) -> String {
         shape_text(self.dtype, &self.dims)

@@ -48,16 +48,19 @@ pub enum PlanError {
 
 fn needs(replicas: u32, partitions: u32) -> String {
     let devices = u64::from(replicas) * u64::from(partitions);
+    format!("{} ({})", count(devices, "device", "devices"), parts(replicas, partitions))
+}
+
+fn parts(replicas: u32, partitions: u32) -> String {
     format!(
-        "{} ({} × {})",
-        count(devices, "device"),
-        count(replicas.into(), "replica"),
-        count(partitions.into(), "partition")
+        "{} × {}",
+        count(replicas.into(), "replica", "replicas"),
+        count(partitions.into(), "partition", "partitions")
     )
 }
 
-fn count(number: u64, noun: &str) -> String {
-    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+fn count(number: u64, one: &str, several: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { several })
 }
 
 fn agreed(
@@ -105,6 +108,20 @@ impl Plan {
                 Ok(Plan { replicas, partitions, processes, devices_per_process: given.unwrap_or(even_share) })
             }
         }
+    }
+
+    /// As in `1 replica × 8 partitions`.
+    pub fn parts_text(&self) -> String {
+        parts(self.replicas, self.partitions)
+    }
+
+    /// As in `4 processes × 2 devices`.
+    pub fn layout_text(&self) -> String {
+        format!(
+            "{} × {}",
+            count(self.processes.into(), "process", "processes"),
+            count(self.devices_per_process.into(), "device", "devices")
+        )
     }
 
     /// Devices of the whole job.

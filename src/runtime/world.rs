@@ -16,6 +16,9 @@ pub struct World {
     limit: Duration,
 }
 
+/// Longer than any job, and short enough to be added to a point in time.
+const UNLIMITED: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 /// Why something could not be agreed on with the other processes.
 #[derive(Debug, thiserror::Error)]
 pub enum WorldError {
@@ -35,12 +38,12 @@ pub enum WorldError {
 impl World {
     /// A job of one process.
     pub fn alone() -> World {
-        World { member: None, limit: Duration::MAX }
+        World { member: None, limit: UNLIMITED }
     }
 
     /// A job whose processes have met.
     pub fn of(rendezvous: Rendezvous, limit: Duration) -> World {
-        World { member: Some(Arc::new(rendezvous)), limit }
+        World { member: Some(Arc::new(rendezvous)), limit: limit.min(UNLIMITED) }
     }
 
     /// This process, from 0.

@@ -22,8 +22,7 @@ impl Options {
                     .map_err(|error| anyhow::anyhow!("{file}: arg{index}: {error}"))
                     .map_err(Failure::program)?,
                 (None, Some(fill)) => {
-                    let dims: Vec<usize> = parameter.dims.iter().map(|&dim| dim as usize).collect();
-                    HostArray::filled(fill, index, parameter.dtype, &dims).map_err(Failure::program)?
+                    HostArray::filled(fill, index, parameter.dtype, &parameter.dims_usize()).map_err(Failure::program)?
                 }
                 (None, None) => {
                     return Err(Failure::program(anyhow::anyhow!(
@@ -79,7 +78,7 @@ fn names(parameters: usize) -> String {
 
 /// Checks a file's array against the parameter, which it may give once for every replica.
 fn convert(array: NpyArray, parameter: &GlobalArray, replicas: usize) -> Result<HostArray, npz::NpyError> {
-    let dims: Vec<usize> = parameter.dims.iter().map(|&dim| dim as usize).collect();
+    let dims = parameter.dims_usize();
     let stacked = [&[replicas], &dims[..]].concat();
     let dims = if replicas > 1 && array.dims() == stacked { stacked } else { dims };
     array.into_host_array(parameter.dtype, &dims)

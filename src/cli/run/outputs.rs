@@ -26,14 +26,12 @@ impl Report {
         let platform = runtime.topology().processes().first().map(|process| process.platform.clone());
         let platform = platform.unwrap_or_default();
         let transport = runtime.transport_name();
-        let mut devices = format!("{} ({platform}), {} processes × {}", plan.device_count(), plan.processes, plan.devices_per_process);
+        let mut devices = format!("{} ({platform}): {}", plan.device_count(), plan.layout_text());
         if let Some(transport) = transport {
-            devices += &format!(" over {transport}");
+            devices += &format!(", over {transport}");
         }
-        let header = vec![
-            ("program", format!("{}, {} replicas × {} partitions", executable.name(), plan.replicas, plan.partitions)),
-            ("devices", devices),
-        ];
+        let header =
+            vec![("program", format!("{}, {}", executable.name(), plan.parts_text())), ("devices", devices)];
         let about = json!({
             "program": executable.name(),
             "num_replicas": plan.replicas,

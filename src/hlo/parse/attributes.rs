@@ -11,7 +11,9 @@ use super::opcode::{Attr, AttrSet, COMMON, Opcode};
 use super::window::unknown_field;
 use crate::proto::hlo_instruction_proto::OptionalCrossProgramPrefetchIndex;
 use crate::proto::result_accuracy::{Specs, Tolerance};
-use crate::proto::{OutputOperandAliasing, ParameterReplication, ResultAccuracy, SourceTarget, TriState};
+use crate::proto::{
+    CustomCallApiVersion, OutputOperandAliasing, ParameterReplication, ResultAccuracy, SourceTarget, TriState,
+};
 
 impl<'a> Parser<'a> {
     /// All attributes of an instruction; `outer` are allowed besides the opcode's own. Returns those that were there.
@@ -53,7 +55,13 @@ impl<'a> Parser<'a> {
             Attr::Algorithm => {
                 proto.precision_config.get_or_insert_default().algorithm = self.enumeration("algorithm", "ALG_")?;
             }
-            Attr::ApiVersion => proto.custom_call_api_version = self.enumeration("API version", "")?,
+            Attr::ApiVersion => {
+                let start = self.pos();
+                proto.custom_call_api_version = self.enumeration("API version", "")?;
+                if proto.custom_call_api_version == CustomCallApiVersion::API_VERSION_UNSPECIFIED {
+                    return Err(fail(start, "the API version cannot be unspecified"));
+                }
+            }
             Attr::AsyncExecutionThread => proto.async_execution_thread = self.execution_thread()?,
             Attr::BackendConfig => {
                 let json = self.at(b'{');
@@ -96,7 +104,13 @@ impl<'a> Parser<'a> {
             Attr::CustomCallTarget => proto.custom_call_target = self.string()?,
             Attr::Delta => proto.delta = self.integer()?,
             Attr::DimLabels => proto.convolution_dimension_numbers = self.convolution_dimension_numbers()?.into(),
-            Attr::Dimensions => proto.dimensions = self.integers()?,
+            Attr::Dimensions => {
+                let start = self.pos();
+                proto.dimensions = self.integers()?;
+                if opcode.has_one_dimension() && proto.dimensions.len() != 1 {
+                    return Err(fail(start, format!("{} has one dimension", opcode.name)));
+                }
+            }
             Attr::Direction => {
                 proto.comparison_direction = self.choice("direction", &["EQ", "NE", "GE", "GT", "LE", "LT"])?;
             }

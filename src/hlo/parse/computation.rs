@@ -18,6 +18,8 @@ pub(super) struct Scope<'a> {
     elements: Map<(u32, i64), u32>,
     parameter_numbers: Map<i64, ()>,
     pub(super) root: Option<u32>,
+    /// Operands that are not defined become parameters: the text is a lone instruction.
+    pub(super) invents_parameters: bool,
 }
 
 impl<'a> Scope<'a> {
@@ -52,10 +54,13 @@ impl<'a> Scope<'a> {
         index
     }
 
-    pub(super) fn push_parameter(&mut self, name: &'a str, parameter_number: i64, shape: ShapeProto) {
+    /// Adds the next parameter.
+    pub(super) fn push_parameter(&mut self, name: Cow<'a, str>, shape: ShapeProto) -> u32 {
+        let parameter_number = self.parameter_numbers.len() as i64;
+        self.parameter_numbers.insert(parameter_number, ());
         let opcode = "parameter".to_owned();
         let parameter = HloInstructionProto { opcode, parameter_number, shape: shape.into(), ..Default::default() };
-        self.push(Cow::Borrowed(name), parameter);
+        self.push(name, parameter)
     }
 
     pub(super) fn define(&mut self, name: &'a str, start: usize, index: u32) -> Result<()> {
@@ -97,22 +102,39 @@ impl<'a> Scope<'a> {
         Ok(index)
     }
 
-    /// async-update and async-done call the computation of the async-start that they continue.
-    pub(super) fn inherit_async(&self, start: usize, instruction: &mut HloInstructionProto) -> Result<()> {
+    /// async-update and async-done continue a chain whose computation and thread are those of its async-start; text may
+    /// repeat them, the protobuf form does not.
+    pub(super) fn check_async(&self, start: usize, instruction: &mut HloInstructionProto) -> Result<()> {
+        let thread = std::mem::take(&mut instruction.async_execution_thread);
+        let calls = std::mem::take(&mut instruction.called_computation_ids);
         let previous = &self.instructions[instruction.operand_ids[0] as usize];
         if previous.opcode == "async-done" {
             return Err(fail(start, "the operation is done already: async-done is the end of its chain"));
         }
-        let thread = std::mem::take(&mut instruction.async_execution_thread);
-        let calls = std::mem::replace(&mut instruction.called_computation_ids, previous.called_computation_ids.clone());
-        if !thread.is_empty() && previous.opcode == "async-start" && thread != previous.async_execution_thread {
-            let message = format!("the operation was started on the thread \"{}\"", previous.async_execution_thread);
+        let Some(first) = self.async_start(instruction) else {
+            return Ok(());
+        };
+        if !thread.is_empty() && thread != first.async_execution_thread {
+            let message = format!("the operation was started on the thread \"{}\"", first.async_execution_thread);
             return Err(fail(start, message));
         }
-        if !calls.is_empty() && previous.opcode.starts_with("async-") && calls != previous.called_computation_ids {
+        if !calls.is_empty() && calls != first.called_computation_ids {
             return Err(fail(start, "the operation was started with another computation"));
         }
         Ok(())
+    }
+
+    /// The async-start at the beginning of the chain that an async-update or async-done continues.
+    pub(super) fn async_start(&self, instruction: &HloInstructionProto) -> Option<&HloInstructionProto> {
+        let mut operand = *instruction.operand_ids.first()?;
+        loop {
+            let previous = self.instructions.get(operand as usize)?;
+            match previous.opcode.as_str() {
+                "async-start" => return Some(previous),
+                "async-update" => operand = *previous.operand_ids.first()?,
+                _ => return None,
+            }
+        }
     }
 }
 
@@ -169,6 +191,21 @@ impl<'a> Parser<'a> {
         }
         let (declared, actual) = (text_without_layout(declared), text_without_layout(actual));
         Err(fail(start, format!("'{name}' is declared to return {declared}, its root instruction is {actual}")))
+    }
+
+    /// A text that is one instruction: `f32[2] add(f32[2] %x, f32[2] %y)`. Returns the computation around it.
+    pub(super) fn lone_instruction(&mut self) -> Result<usize> {
+        let start = self.pos();
+        let mut scope = Scope { invents_parameters: true, ..Scope::default() };
+        if self.at_shape() {
+            scope.root = Some(self.right_hand_side(&mut scope, "_".into())?);
+        } else {
+            self.instruction(&mut scope)?;
+        }
+        if self.peek().is_some() {
+            return Err(self.expected("the end of the text after an instruction without a computation"));
+        }
+        self.finish_computation(start, "_".into(), scope)
     }
 
     /// Instructions in braces, as a finished computation of this name. Returns its index.

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use super::error::{Failure, Result};
 
+#[derive(Clone, Copy)]
 pub(super) struct Cursor<'a> {
     text: &'a str,
     pos: usize,
@@ -36,7 +37,7 @@ impl<'a> Cursor<'a> {
 
     /// The first byte of the token after the one-byte token that stands here.
     pub(super) fn peek_second(&self) -> Option<u8> {
-        let mut ahead = Cursor { text: self.text, pos: self.pos };
+        let mut ahead = *self;
         ahead.advance(1);
         ahead.peek()
     }

@@ -7,7 +7,6 @@ use super::computation::Scope;
 use super::cursor::fail;
 use super::error::{Failure, Result, hint};
 use super::opcode::{Attr, AttrSet, Opcode, Rule};
-use super::sharding::spread_over_tuple;
 use crate::dtype::DType;
 use crate::hlo::shape::{compatible, dtype, is_tuple, leaves, text_without_layout};
 use crate::proto::hlo_instruction_proto::ReplicaGroupList;
@@ -47,7 +46,7 @@ impl<'a> Parser<'a> {
             name = self.name("an instruction after ROOT")?;
         }
         self.expect(b'=', "after the instruction's name")?;
-        let index = self.right_hand_side(scope, Cow::Borrowed(name), true)?;
+        let index = self.right_hand_side(scope, Cow::Borrowed(name))?;
         scope.define(name, name_start, index)?;
         if is_root && scope.root.replace(index).is_some() {
             return Err(fail(start, "the computation has two ROOT instructions"));
@@ -55,22 +54,27 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Everything after `=`; also an operand written in place, which has no attributes because the commas would not tell
-    /// whose they are. Returns the instruction's index in its computation.
-    fn right_hand_side(&mut self, scope: &mut Scope<'a>, name: Cow<'a, str>, with_attributes: bool) -> Result<u32> {
-        let shape = if self.at_shape() { Some(self.shape()?) } else { None };
-        self.instruction_with_shape(scope, Some(name), shape, with_attributes)
+    /// Everything after `=`. Returns the instruction's index in its computation.
+    pub(super) fn right_hand_side(&mut self, scope: &mut Scope<'a>, name: Cow<'a, str>) -> Result<u32> {
+        let shape = self.optional_shape()?;
+        self.operation(scope, Some(name), shape)
     }
 
-    fn instruction_with_shape(
+    fn optional_shape(&mut self) -> Result<Option<ShapeProto>> {
+        self.at_shape().then(|| self.shape()).transpose()
+    }
+
+    /// An instruction from its opcode on. One without a name is written in place of an operand; it has no attributes
+    /// because the commas would not tell whose they are.
+    fn operation(
         &mut self,
         scope: &mut Scope<'a>,
         name: Option<Cow<'a, str>>,
         shape: Option<ShapeProto>,
-        with_attributes: bool,
     ) -> Result<u32> {
         let start = self.pos();
         let (opcode, wrapped) = self.opcode()?;
+        let with_attributes = name.is_some();
         let name = name.unwrap_or_else(|| format!("{}.anon", opcode.name).into());
         let mut draft = Draft::new(opcode);
         self.operands_of(scope, opcode, shape.as_ref(), &mut draft)?;
@@ -78,9 +82,7 @@ impl<'a> Parser<'a> {
         if !opcode.operands.accepts(count) {
             return Err(fail(start, format!("{} takes {}, found {count}", opcode.name, opcode.operands.describe())));
         }
-        if opcode.rule == Rule::AsyncStart
-            && let Some(wrapped) = wrapped
-        {
+        if let Some(wrapped) = wrapped.filter(|_| opcode.rule == Rule::AsyncStart) {
             let shape =
                 shape.ok_or_else(|| fail(start, "the shape of an asynchronous operation cannot be left out"))?;
             return self.wrapped_async_start(scope, name, start, shape, wrapped, draft);
@@ -94,6 +96,9 @@ impl<'a> Parser<'a> {
         } else {
             AttrSet::EMPTY
         };
+        if let Some(wrapped) = wrapped {
+            self.check_wrapped(scope, start, wrapped, &draft.proto)?;
+        }
         self.finish_instruction(scope, name, start, opcode, seen, shape, draft)
     }
 
@@ -111,16 +116,20 @@ impl<'a> Parser<'a> {
         draft.called.sort_by_key(|&(place, _)| place);
         draft.proto.called_computation_ids = draft.called.iter().map(|&(_, id)| id).collect();
         self.set_defaults(scope, opcode, seen, start, &mut draft)?;
-        draft.proto.shape = match shape {
-            Some(shape) => shape.into(),
-            None => self.infer(scope, opcode, &draft.proto).map_err(|message| fail(start, message))?.into(),
-        };
         let mut proto = draft.proto;
+        proto.shape = match shape {
+            Some(shape) => shape.into(),
+            None => {
+                let shape = self.infer(scope, opcode, &proto).map_err(|message| fail(start, message))?;
+                self.charge(start, node_count(&shape))?;
+                shape.into()
+            }
+        };
         if opcode.rule == Rule::Map {
             proto.dimensions = (0..proto.shape.dimensions.len() as i64).collect();
         }
         if let Some(sharding) = proto.sharding.take() {
-            proto.sharding = spread_over_tuple(sharding, &proto.shape).into();
+            proto.sharding = self.spread_over_tuple(start, sharding, &proto.shape)?.into();
         }
         if let Some(replication) = proto.parameter_replication.as_option() {
             let (given, leaves) = (replication.replicated_at_leaf_buffers.len(), leaves(&proto.shape).len());
@@ -128,6 +137,9 @@ impl<'a> Parser<'a> {
                 let message = format!("the parameter has {leaves} arrays, its parameter_replication {given} values");
                 return Err(fail(start, message));
             }
+        }
+        if matches!(opcode.rule, Rule::AsyncStart | Rule::AsyncUpdate | Rule::AsyncDone) {
+            self.copy_to_wrapped(scope, &proto);
         }
         if opcode.rule == Rule::Parameter {
             scope.add_parameter(start, proto.parameter_number)?;
@@ -146,7 +158,8 @@ impl<'a> Parser<'a> {
             return Ok((opcode, None));
         }
         for (suffix, async_name) in ASYNC_SUFFIXES {
-            let wrapped = name.strip_suffix(suffix).and_then(Opcode::from_name);
+            let wrapped =
+                name.strip_suffix(suffix).and_then(Opcode::from_name).filter(|opcode| opcode.can_be_wrapped());
             if let (Some(wrapped), Some(opcode)) = (wrapped, Opcode::from_name(async_name)) {
                 return Ok((opcode, Some(wrapped)));
             }
@@ -196,10 +209,14 @@ impl<'a> Parser<'a> {
     /// `%x`, `f32[2] %x`, `%tuple#0` or an instruction in place, such as `add(x, y)`.
     fn operand(&mut self, scope: &mut Scope<'a>) -> Result<u32> {
         let start = self.pos();
-        let shape = if self.at_shape() { Some(self.shape()?) } else { None };
-        let in_place = self.peek_word().is_some_and(|_| self.word_is_followed_by(b'('));
-        if in_place {
-            return self.instruction_with_shape(scope, None, shape, false);
+        let shape = self.optional_shape()?;
+        if self.word_is_followed_by(b'(') {
+            return self.operation(scope, None, shape);
+        }
+        if scope.invents_parameters
+            && let Some(shape) = &shape
+        {
+            return self.operand_or_parameter(scope, shape);
         }
         let name_start = self.pos();
         let name = self.name("an operand")?;
@@ -208,6 +225,7 @@ impl<'a> Parser<'a> {
             let start = self.pos();
             let element = self.integer()?;
             index = scope.tuple_element(start, index, element)?;
+            self.charge(start, node_count(scope.shape(index)))?;
         }
         if let Some(declared) = shape
             && !compatible(&declared, scope.shape(index))
@@ -215,6 +233,21 @@ impl<'a> Parser<'a> {
             let (declared, actual) = (text_without_layout(&declared), text_without_layout(scope.shape(index)));
             return Err(fail(start, format!("the operand is declared as {declared}, '{name}' is {actual}")));
         }
+        Ok(index)
+    }
+
+    /// An operand of a lone instruction: the first mention of a name, or a shape without one, is a parameter.
+    fn operand_or_parameter(&mut self, scope: &mut Scope<'a>, shape: &ShapeProto) -> Result<u32> {
+        if self.at(b',') || self.at(b')') {
+            return Ok(scope.push_parameter("parameter.anon".into(), shape.clone()));
+        }
+        let start = self.pos();
+        let name = self.name("an operand")?;
+        if let Some(index) = scope.find(name) {
+            return Ok(index);
+        }
+        let index = scope.push_parameter(name.into(), shape.clone());
+        scope.define(name, start, index)?;
         Ok(index)
     }
 
@@ -232,6 +265,10 @@ impl<'a> Parser<'a> {
             [operands, result, ..] if is_tuple(operands) => (operands.tuple_shapes.clone(), result.clone()),
             _ => return Err(async_shape(start)),
         };
+        if !wrapped.operands.accepts(operand_shapes.len()) {
+            let count = operand_shapes.len();
+            return Err(fail(start, format!("{} takes {}, found {count}", wrapped.name, wrapped.operands.describe())));
+        }
         let mut inner = Draft::new(wrapped);
         inner.proto.operand_ids = (0..operand_shapes.len() as i64).collect();
         let own = AttrSet::of(&[Attr::AsyncExecutionThread, Attr::OutputToOperandAliasing]);
@@ -244,16 +281,16 @@ impl<'a> Parser<'a> {
         if !wrapped.allowed.contains(Attr::OutputToOperandAliasing) {
             to.output_operand_aliasing = std::mem::take(&mut from.output_operand_aliasing);
         }
-        to.metadata = from.metadata.clone();
-        to.original_value = from.original_value.clone();
-        to.backend_config = from.backend_config.clone();
-        to.frontend_attributes = from.frontend_attributes.clone();
-        to.statistics_viz = from.statistics_viz.clone();
+        to.metadata = std::mem::take(&mut from.metadata);
+        to.original_value = std::mem::take(&mut from.original_value);
+        to.backend_config = std::mem::take(&mut from.backend_config);
+        to.frontend_attributes = std::mem::take(&mut from.frontend_attributes);
+        to.statistics_viz = std::mem::take(&mut from.statistics_viz);
         let mut body = Scope::default();
-        for (number, shape) in operand_shapes.into_iter().enumerate() {
-            body.push_parameter("async_param", number as i64, shape);
+        for shape in operand_shapes {
+            body.push_parameter("async_param".into(), shape);
         }
-        self.finish_instruction(&mut body, "async_op".into(), start, wrapped, seen, Some(result), inner)?;
+        self.finish_instruction(&mut body, wrapped.name.into(), start, wrapped, seen, Some(result), inner)?;
         let computation = self.finish_computation(start, "async_wrapped".into(), body)?;
         outer.called.push((0, computation as i64));
         let opcode = Opcode::from_name("async-start").ok_or_else(|| async_shape(start))?;
@@ -306,9 +343,12 @@ impl<'a> Parser<'a> {
                 if !seen.contains(Attr::ApiVersion) {
                     proto.custom_call_api_version = CustomCallApiVersion::API_VERSION_ORIGINAL.into();
                 }
-                if proto.constrain_layout && proto.operand_shapes_with_layout.len() != operands {
-                    let given = proto.operand_shapes_with_layout.len();
-                    return Err(fail(start, format!("{given} operand layout constraints for {operands} operands")));
+                let constraints = &proto.operand_shapes_with_layout;
+                let actual = scope.operand_shapes(proto);
+                let fits =
+                    constraints.len() == operands && constraints.iter().zip(actual).all(|(a, b)| compatible(a, b));
+                if proto.constrain_layout && !fits {
+                    return Err(fail(start, "the operand layout constraints are not the shapes of the operands"));
                 }
             }
             Rule::ReduceWindow | Rule::SelectAndScatter => {
@@ -322,6 +362,7 @@ impl<'a> Parser<'a> {
                 proto.is_associative = TriState::TRI_STATE_FALSE.into();
             }
             Rule::Outfeed if !seen.contains(Attr::OutfeedShape) => {
+                self.charge(start, node_count(scope.operand_shape(proto, 0)))?;
                 proto.outfeed_shape = scope.operand_shape(proto, 0).clone().into();
             }
             Rule::Fusion => {
@@ -336,9 +377,7 @@ impl<'a> Parser<'a> {
                     self.set_execution_thread(id, &thread);
                 }
             }
-            Rule::AsyncUpdate | Rule::AsyncDone => {
-                scope.inherit_async(start, proto)?;
-            }
+            Rule::AsyncUpdate | Rule::AsyncDone => scope.check_async(start, proto)?,
             _ => match opcode.name {
                 "triangular-solve" => drop(proto.triangular_solve_options.get_or_insert_default()),
                 "cholesky" => drop(proto.cholesky_options.get_or_insert_default()),
@@ -346,6 +385,49 @@ impl<'a> Parser<'a> {
             },
         }
         Ok(())
+    }
+
+    /// `slice-done` continues a `slice-start`, not another operation.
+    fn check_wrapped(
+        &self,
+        scope: &Scope<'a>,
+        start: usize,
+        wrapped: &Opcode,
+        proto: &HloInstructionProto,
+    ) -> Result<()> {
+        let id = scope.async_start(proto).and_then(|start| start.called_computation_ids.first().copied());
+        let Some(computation) = id.and_then(|id| self.computations.get(id as usize)) else { return Ok(()) };
+        let started = &computation.instructions[(computation.root_id - (computation.id << 32)) as usize].opcode;
+        if started == wrapped.name {
+            Ok(())
+        } else {
+            Err(fail(start, format!("the operation that was started is {started}")))
+        }
+    }
+
+    /// What is said of an asynchronous operation holds for the operation that it wraps as well.
+    fn copy_to_wrapped(&mut self, scope: &Scope<'a>, proto: &HloInstructionProto) {
+        let start = if proto.opcode == "async-start" { Some(proto) } else { scope.async_start(proto) };
+        let id = start.and_then(|start| start.called_computation_ids.first().copied());
+        let wrapped = id.and_then(|id| self.computations.get_mut(id as usize));
+        let Some(wrapped) = wrapped else { return };
+        let root = wrapped.root_id - (wrapped.id << 32);
+        let root = &mut wrapped.instructions[root as usize];
+        if proto.metadata.is_set() {
+            root.metadata = proto.metadata.clone();
+        }
+        if proto.original_value.is_set() {
+            root.original_value = proto.original_value.clone();
+        }
+        if !proto.backend_config.is_empty() {
+            root.backend_config.clone_from(&proto.backend_config);
+        }
+        if proto.frontend_attributes.is_set() {
+            root.frontend_attributes = proto.frontend_attributes.clone();
+        }
+        if proto.statistics_viz.is_set() {
+            root.statistics_viz = proto.statistics_viz.clone();
+        }
     }
 
     /// A computation that runs asynchronously runs on its caller's thread, with everything it calls.
@@ -361,6 +443,11 @@ impl<'a> Parser<'a> {
             pending.extend(calls.flat_map(|call| &call.called_computation_ids));
         }
     }
+}
+
+/// The shapes that a shape consists of, itself included.
+fn node_count(shape: &ShapeProto) -> usize {
+    1 + shape.tuple_shapes.iter().map(node_count).sum::<usize>()
 }
 
 fn async_shape(start: usize) -> Failure {

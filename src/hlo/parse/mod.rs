@@ -43,6 +43,9 @@ pub fn parse(text: &str, file: &str) -> std::result::Result<HloModule, ParseErro
 /// Nesting of tuples, operands and computations that is accepted. Protobuf readers stop at 100 levels.
 const MAX_DEPTH: usize = 64;
 
+/// Shapes that a text may leave out, besides one for every few characters.
+const COPIES: usize = 1 << 16;
+
 type Map<K, V> = HashMap<K, V, RandomState>;
 
 struct Parser<'a> {
@@ -54,6 +57,8 @@ struct Parser<'a> {
     computation_names: UniqueNames<'a>,
     instruction_names: UniqueNames<'a>,
     elided: literal::Elided,
+    /// Parts that may still be copied, so that a short text cannot ask for a large module.
+    copies_left: usize,
 }
 
 impl<'a> Parser<'a> {
@@ -66,6 +71,18 @@ impl<'a> Parser<'a> {
             computation_names: UniqueNames::default(),
             instruction_names: UniqueNames::default(),
             elided: literal::Elided::default(),
+            copies_left: text.len() / 16 + COPIES,
+        }
+    }
+
+    /// Accounts for `parts` shapes or shardings that a copy makes without the text spelling them out.
+    fn charge(&mut self, start: usize, parts: usize) -> Result<()> {
+        match self.copies_left.checked_sub(parts) {
+            Some(left) => {
+                self.copies_left = left;
+                Ok(())
+            }
+            None => Err(fail(start, "too many and too large shapes that the text does not spell out")),
         }
     }
 

@@ -47,7 +47,8 @@ impl<'a> Parser<'a> {
         if self.eat_word("FileNames") {
             proto.stack_frame_index = self.stack_frame_index()?.into();
         }
-        let entry = self.all_computations()?;
+        let lone = !has_header && self.at_lone_instruction();
+        let entry = if lone { self.lone_instruction()? } else { self.all_computations()? };
         let entry = &self.computations[entry];
         proto.entry_computation_name = entry.name.clone();
         proto.entry_computation_id = entry.id;
@@ -64,6 +65,12 @@ impl<'a> Parser<'a> {
         }
         proto.computations = self.computations;
         Ok(HloModule { proto, config, elided_constants: self.elided.names })
+    }
+
+    /// Without a header, a shape or a name and `=` start an instruction rather than a computation.
+    fn at_lone_instruction(&self) -> bool {
+        let mut ahead = self.cursor;
+        self.at_shape() || (ahead.name("").is_ok() && ahead.at(b'='))
     }
 
     /// Returns the index of the entry computation: the one marked so, else the last one.

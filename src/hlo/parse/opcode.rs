@@ -284,6 +284,32 @@ impl Opcode {
         OPCODE_BY_NAME.get(name).copied()
     }
 
+    /// Does `NAME-start` stand for an async-start around it? Not where XLA has asynchronous opcodes of its own.
+    pub(super) fn can_be_wrapped(&self) -> bool {
+        const OWN_PAIRS: [&str; 6] = ["all-gather", "all-reduce", "collective-permute", "copy", "recv", "send"];
+        let no_operation = matches!(
+            self.rule,
+            Rule::Parameter | Rule::Constant | Rule::AsyncStart | Rule::AsyncUpdate | Rule::AsyncDone
+        );
+        !no_operation && !OWN_PAIRS.contains(&self.name)
+    }
+
+    /// Is `dimensions=` one dimension?
+    pub(super) fn has_one_dimension(&self) -> bool {
+        const ONE: [&str; 9] = [
+            "all-gather",
+            "all-gather-start",
+            "all-to-all",
+            "concatenate",
+            "get-dimension-size",
+            "reduce-scatter",
+            "scan",
+            "set-dimension-size",
+            "sort",
+        ];
+        ONE.contains(&self.name)
+    }
+
     pub(super) fn names() -> impl Iterator<Item = &'static str> {
         OPCODES.iter().map(|opcode| opcode.name)
     }
@@ -386,7 +412,7 @@ static OPCODES: &[Opcode] = &[
           Attr::PaddingType, Attr::Literal, Attr::OperandPrecision, Attr::Schedule, Attr::ApiVersion]),
     plain("divide", Rule::Elementwise, 2),
     op("domain", Rule::LikeFirst, Exactly(1), &[Attr::Domain], &[]),
-    op("dot", Rule::Dot, AtLeast(2), &[],
+    op("dot", Rule::Dot, Exactly(2), &[],
         &[Attr::LhsContractingDims, Attr::RhsContractingDims, Attr::LhsBatchDims, Attr::RhsBatchDims,
           Attr::OperandPrecision, Attr::Algorithm]),
     op("dynamic-reshape", Rule::Plain, AtLeast(1), &[], &[]),

@@ -141,11 +141,7 @@ impl<'a> Parser<'a> {
                     layout.split_configs.push(SplitConfigProto { dimension, split_indices, ..Default::default() });
                 }
             }
-            "P" => {
-                self.expect(b'(', "before the physical shape")?;
-                layout.physical_shape = self.nested(Parser::shape)?.into();
-                self.expect(b')', "after the physical shape")?;
-            }
+            "P" => return Err(fail(start, "physical shapes belong to sparse arrays, which XLA no longer has")),
             other => {
                 let message = format!("unknown layout property '{other}'; expected D, T, L, #, *, E, S, SC, P or M");
                 return Err(fail(start, message));

@@ -369,6 +369,22 @@ impl<'a> Parser<'a> {
         Ok(list.into())
     }
 
+    /// A tuple's sharding may be given once for all of its leaves.
+    pub(super) fn spread_over_tuple(
+        &mut self,
+        start: usize,
+        sharding: OpSharding,
+        shape: &ShapeProto,
+    ) -> Result<OpSharding> {
+        if !is_tuple(shape) || sharding.r#type == Type::TUPLE {
+            return Ok(sharding);
+        }
+        let leaves = leaves(shape).len().max(1);
+        let size = 1 + (sharding.tile_assignment_devices.len() + sharding.named_sharding.mesh.device_ids.len()) / 64;
+        self.charge(start, leaves.saturating_mul(size))?;
+        Ok(OpSharding { r#type: Type::TUPLE.into(), tuple_shardings: vec![sharding; leaves], ..Default::default() })
+    }
+
     /// One operation's metadata in braces, or a list of them in further braces.
     fn metadata_list(&mut self) -> Result<Vec<OpMetadata>> {
         if self.at(b'{') && self.peek_second() == Some(b'{') {
@@ -407,13 +423,4 @@ fn check_sharding(start: usize, sharding: &OpSharding) -> Result<()> {
         (Some(tiles), Some(listed)) => Err(fail(start, format!("the sharding has {tiles} tiles and {listed} devices"))),
         _ => Err(fail(start, "the sharding's tiles are not positive or too many")),
     }
-}
-
-/// A tuple's sharding may be given once for all of its leaves.
-pub(super) fn spread_over_tuple(sharding: OpSharding, shape: &ShapeProto) -> OpSharding {
-    if !is_tuple(shape) || sharding.r#type == Type::TUPLE {
-        return sharding;
-    }
-    let tuple_shardings = vec![sharding; leaves(shape).len().max(1)];
-    OpSharding { r#type: Type::TUPLE.into(), tuple_shardings, ..Default::default() }
 }

@@ -181,3 +181,42 @@ async fn keep_time(shared: &Shared) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::super::connect::connect;
+    use super::super::{JoinOptions, Rendezvous, RendezvousError, listen};
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// What the others are told when process 1, which has joined properly, then sends these bytes.
+    fn told_after(bytes: &[u8]) -> String {
+        let listener = listen("127.0.0.1:0").unwrap();
+        let options = |index| JoinOptions { host: "host".into(), ..JoinOptions::new("127.0.0.1:0", index, 2, LONG) };
+        let address = listener.local_addr().unwrap().to_string();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut connection = connect(&options(1), &address, Instant::now() + LONG).unwrap();
+                connection.stream.write_all(bytes).unwrap();
+                let _ = std::io::copy(&mut connection.stream, &mut std::io::sink());
+            });
+            let joined = Rendezvous::join(JoinOptions { host_coordinator: Some(listener), ..options(0) });
+            let told = joined.map(|host| match host.barrier("never", LONG) {
+                Err(RendezvousError::Aborted(abort)) => abort.to_string(),
+                other => format!("{other:?}"),
+            });
+            let told = told.unwrap_or_else(|error| error.to_string());
+            // What process 0 reads when it joins only afterwards.
+            told.trim_start_matches("the job has been stopped: ").to_owned()
+        })
+    }
+
+    #[test]
+    fn a_member_that_sends_nonsense_is_cut_off() {
+        insta::assert_snapshot!(told_after(&[255; 64]), @"process 1 (host) was cut off: a message's header of 4294967295 bytes exceeds the limit of 1048576");
+        insta::assert_snapshot!(told_after(&[3, 0, 0, 0, 0, 0, 0, 0, 1, 200, 200]), @"process 1 (host) was cut off: a message cannot be read: Hit the end of buffer, expected more data");
+    }
+}
