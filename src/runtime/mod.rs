@@ -1,3 +1,4 @@
 //! Global device view and program life cycle.
 
 pub mod bridge;
+mod handoff;
