@@ -207,7 +207,7 @@ fn random_damage_never_panics() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("arrays.npz");
     let original = std::fs::read(numpy("fortran.npz")).unwrap();
-    let random = HostArray::filled(Fill::Random { seed: 3 }, 0, DType::F64, &[600]).unwrap();
+    let random = HostArray::filled(Fill::Random { seed: 3 }, 0, DType::F64, &[200]).unwrap();
     let draws: Vec<f64> =
         random.data().chunks_exact(8).map(|bytes| f64::from_le_bytes(bytes.try_into().unwrap())).collect();
     for draw in draws.chunks_exact(2) {

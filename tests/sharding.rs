@@ -223,7 +223,7 @@ proptest! {
 fn shardings_without_tiles_place_arrays_too() {
     let global = HostArray::new(DType::U8, vec![3], vec![1, 2, 3]).unwrap();
     let maximal = HloSharding::Maximal { device: 2 };
-    assert_eq!(maximal.index_range(&[3], 2).unwrap(), Some(vec![0..3]));
+    assert_eq!(maximal.index_range(&[3], 2).unwrap(), Some(vec![Range { start: 0, end: 3 }]));
     assert_eq!(maximal.index_range(&[3], 0).unwrap(), None);
     assert_eq!(maximal.shard(&global, 2).unwrap().data(), [1, 2, 3]);
     assert_eq!(maximal.shard(&global, 0).unwrap().data(), [0, 0, 0]);

@@ -31,21 +31,52 @@ pub(crate) fn copy_region(
         }
     }
 
-    let mut index = vec![0; outer];
-    'runs: loop {
-        target[target_at..target_at + run].copy_from_slice(&source[source_at..source_at + run]);
-        for dim in (0..outer).rev() {
+    // The innermost dimension of what remains is a row of runs, evenly spaced on both sides.
+    let row = outer.saturating_sub(1);
+    let spacing = |strides: &[usize]| if outer > 0 { strides[row] } else { 0 };
+    let (source_spacing, target_spacing) = (spacing(&source_strides), spacing(&target_strides));
+    let runs = if outer > 0 { extent[row] } else { 1 };
+
+    let mut index = vec![0; row];
+    'rows: loop {
+        let (from, to) = (&source[source_at..], &mut target[target_at..]);
+        match run {
+            1 => copy_row::<1>(runs, (from, source_spacing), (to, target_spacing)),
+            2 => copy_row::<2>(runs, (from, source_spacing), (to, target_spacing)),
+            4 => copy_row::<4>(runs, (from, source_spacing), (to, target_spacing)),
+            8 => copy_row::<8>(runs, (from, source_spacing), (to, target_spacing)),
+            16 => copy_row::<16>(runs, (from, source_spacing), (to, target_spacing)),
+            _ => {
+                for nth in 0..runs {
+                    let (from, to) = (&from[nth * source_spacing..], &mut to[nth * target_spacing..]);
+                    to[..run].copy_from_slice(&from[..run]);
+                }
+            }
+        }
+        for dim in (0..row).rev() {
             index[dim] += 1;
             source_at += source_strides[dim];
             target_at += target_strides[dim];
             if index[dim] < extent[dim] {
-                continue 'runs;
+                continue 'rows;
             }
             index[dim] = 0;
             source_at -= source_strides[dim] * extent[dim];
             target_at -= target_strides[dim] * extent[dim];
         }
         return;
+    }
+}
+
+/// Copies runs too short for a call of `memcpy` each.
+fn copy_row<const RUN: usize>(
+    runs: usize,
+    (source, source_spacing): (&[u8], usize),
+    (target, target_spacing): (&mut [u8], usize),
+) {
+    for nth in 0..runs {
+        let (from, to) = (nth * source_spacing, nth * target_spacing);
+        target[to..to + RUN].copy_from_slice(&source[from..from + RUN]);
     }
 }
 

@@ -99,6 +99,7 @@ pub fn partition(
             num_partitions: Some(partitions),
             ..global.config.clone()
         },
+        ..HloModule::default()
     };
     if is_partitioned(global) {
         let (parameters, results) = signature::of_partitioned(&global.proto)?;
@@ -139,7 +140,7 @@ pub fn import(plugin: &Plugin, program: &Program) -> Result<HloModule, Error> {
             };
             let dump = Dump::of_compilation(plugin, &program_bytes(program), options)?;
             let proto = dump.module("before_optimizations", "HLO form of the program")?;
-            Ok(HloModule { proto, config: ModuleConfig::default() })
+            Ok(HloModule { proto, ..HloModule::default() })
         }
     }
 }
