@@ -7,7 +7,7 @@ mod sharding;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Write};
 
 use crate::hlo::{HloModule, literal, shape};
@@ -30,11 +30,14 @@ const MAIN_THREAD: &str = "main";
 pub fn print(module: &HloModule) -> String {
     let proto = &module.proto;
     let names = Names::of(proto);
+    let elided = module.elided_constants.iter().map(String::as_str).collect();
     let mut out = header(module);
     stack_frames(&proto.stack_frame_index, &mut out);
     for computation in &proto.computations {
         out.push('\n');
-        print_computation(proto, computation, &names, &mut out);
+        let by_id = computation.instructions.iter().map(|instruction| (instruction.id, instruction));
+        let scope = Scope { module: proto, computation, names: &names, elided: &elided, instructions: by_id.collect() };
+        print_computation(&scope, &mut out);
     }
     out
 }
@@ -104,16 +107,15 @@ fn entry_layout(proto: &HloModuleProto) -> Option<String> {
     Some(format!("({})->{}", parameters.join(", "), shape::text_with_layout(&program.result)))
 }
 
-fn print_computation(module: &HloModuleProto, computation: &HloComputationProto, names: &Names, out: &mut String) {
-    let by_id = computation.instructions.iter().map(|instruction| (instruction.id, instruction));
-    let scope = Scope { module, computation, names, instructions: by_id.collect() };
+fn print_computation(scope: &Scope, out: &mut String) {
+    let Scope { module, computation, names, .. } = scope;
     if computation.id == module.entry_computation_id {
         out.push_str("ENTRY ");
     }
     write_to(out, format_args!("{} {{\n", names.computation(computation.id)));
     for instruction in scope.in_order() {
         out.push_str(if instruction.id == computation.root_id { "  ROOT " } else { "  " });
-        print_instruction(&scope, instruction, out);
+        print_instruction(scope, instruction, out);
         out.push('\n');
     }
     out.push('}');
@@ -128,6 +130,7 @@ fn print_instruction(scope: &Scope, instruction: &HloInstructionProto, out: &mut
     write_to(out, format_args!("{} = {shape} {}(", scope.name(instruction.id), instruction.opcode));
     match instruction.opcode.as_str() {
         "parameter" => write_to(out, format_args!("{}", instruction.parameter_number)),
+        "constant" if scope.elided.contains(instruction.name.as_str()) => out.push_str("{...}"),
         "constant" => literal_or_dots(&instruction.literal, out),
         _ => out.push_str(&scope.names_of(&instruction.operand_ids)),
     }
@@ -151,6 +154,8 @@ struct Scope<'a> {
     module: &'a HloModuleProto,
     computation: &'a HloComputationProto,
     names: &'a Names,
+    /// Constants whose values are not known.
+    elided: &'a HashSet<&'a str>,
     instructions: HashMap<i64, &'a HloInstructionProto>,
 }
 
