@@ -4,6 +4,7 @@ mod arrays;
 pub mod bridge;
 mod error;
 mod executable;
+mod handoff;
 mod plan;
 mod topology;
 mod world;
