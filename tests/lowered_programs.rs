@@ -29,13 +29,8 @@ fn dev() {
             continue;
         };
         let result = std::panic::catch_unwind(|| {
-            let case = Case {
-                plugin: common::plugin(),
-                program,
-                replicas: 1,
-                partitions: 8,
-                fill: Fill::Random { seed: 1 },
-            };
+            let case =
+                Case { plugin: common::plugin(), program, replicas: 1, partitions: 8, fill: Fill::Random { seed: 1 } };
             let partitioned = case.partition();
             let arguments = case.arguments(&partitioned.parameters);
             let start = std::time::Instant::now();
@@ -45,9 +40,20 @@ fn dev() {
                 let lowered = case.lower(&partitioned.module, processes);
                 let start = std::time::Instant::now();
                 let bridged = case.run_bridged(&lowered, processes, &arguments, 2);
-                let f = |r: &common::bridged::Results| -> Vec<f32> { r.iter().flatten().flat_map(|b| common::floats_of(b)).collect() };
-                let diff = f(&alone).iter().zip(f(&bridged)).map(|(a, b)| (a - b).abs() / a.abs().max(1.0)).fold(0f32, f32::max);
-                println!("{name} {processes}: {} collectives, same: {} {diff} {:?}", lowered.collectives.len(), alone == bridged, start.elapsed());
+                let f = |r: &common::bridged::Results| -> Vec<f32> {
+                    r.iter().flatten().flat_map(|b| common::floats_of(b)).collect()
+                };
+                let diff = f(&alone)
+                    .iter()
+                    .zip(f(&bridged))
+                    .map(|(a, b)| (a - b).abs() / a.abs().max(1.0))
+                    .fold(0f32, f32::max);
+                println!(
+                    "{name} {processes}: {} collectives, same: {} {diff} {:?}",
+                    lowered.collectives.len(),
+                    alone == bridged,
+                    start.elapsed()
+                );
             }
         });
         failed += i32::from(result.is_err());

@@ -5,8 +5,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::module::{self, Fresh};
 use super::Error;
+use super::module::{self, Fresh};
 use crate::collective::CollectiveSpec;
 use crate::proto::{HloComputationProto, HloModuleProto};
 

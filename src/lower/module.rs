@@ -6,9 +6,10 @@ use crate::proto::{HloComputationProto, HloInstructionProto, HloModuleProto, Sha
 
 /// The shape of every instruction of a computation, by id.
 pub(super) fn shapes(computation: &HloComputationProto) -> HashMap<i64, ShapeProto> {
-    let entries = computation.instructions.iter().filter_map(|instruction| {
-        instruction.shape.as_option().map(|shape| (instruction.id, shape.clone()))
-    });
+    let entries = computation
+        .instructions
+        .iter()
+        .filter_map(|instruction| instruction.shape.as_option().map(|shape| (instruction.id, shape.clone())));
     entries.collect()
 }
 

@@ -219,8 +219,7 @@ impl<'a> Threader<'a> {
     }
 
     fn element(&mut self, tuple: i64, index: usize, name: &str, shape: ShapeProto) -> i64 {
-        let element =
-            HloInstructionProto { operand_ids: vec![tuple], tuple_index: index as i64, ..Default::default() };
+        let element = HloInstructionProto { operand_ids: vec![tuple], tuple_index: index as i64, ..Default::default() };
         self.emit("get-tuple-element", name, shape, element)
     }
 

@@ -99,8 +99,7 @@ fn enter(frame: &CallFrame<'_>) -> Result<Outcome, FfiError> {
     };
     // SAFETY: the plugin keeps operands and results as they are until the call is complete, and results overlap
     // nothing else as the program declares no aliasing.
-    let inputs =
-        operands.iter().map(|operand| unsafe { Input::new(operand.ptr, operand.size_in_bytes()) }).collect();
+    let inputs = operands.iter().map(|operand| unsafe { Input::new(operand.ptr, operand.size_in_bytes()) }).collect();
     // SAFETY: as above.
     let outputs = results.iter().map(|result| unsafe { Output::new(result.ptr, result.size_in_bytes()) }).collect();
     let (outcome, completion) = frame.defer();
