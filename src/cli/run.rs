@@ -91,7 +91,7 @@ pub fn main(options: Options) -> Result<ExitCode, Failure> {
     let membership = match options.job.role()? {
         Role::Launcher { processes } => {
             // Most mistakes show before a process is started, and then only once.
-            let program = load_program(&options.program)?;
+            let program = load_program(&options.program, &read(&options.program)?)?;
             options.plan(&program, processes)?;
             plugins::find(options.job.plugin.as_deref())?;
             return options.job.launch(processes);
@@ -99,19 +99,46 @@ pub fn main(options: Options) -> Result<ExitCode, Failure> {
         Role::Controller(membership) => membership,
     };
     let processes = membership.process_count();
+    let bytes = read(&options.program)?;
     let mine = match membership.process_index() {
         0 => {
-            let program = load_program(&options.program)?;
+            let program = load_program(&options.program, &bytes)?;
             Some((options.plan(&program, processes)?, program))
         }
         _ => None,
     };
-    membership.take_part(&options.job, |world, data_plane| options.run(world, data_plane, mine))
+    let fingerprint = *blake3::hash(&bytes).as_bytes();
+    drop(bytes);
+    membership.take_part(&options.job, |world, data_plane| {
+        same_program(&world, fingerprint)?;
+        options.run(world, data_plane, mine)
+    })
 }
 
-fn load_program(path: &Path) -> Result<Program, Failure> {
-    let bytes = std::fs::read(path).with_context(|| path.display().to_string()).map_err(Failure::program)?;
-    hlo::load(&bytes, &path.display().to_string()).map_err(Failure::program)
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(path).with_context(|| path.display().to_string()).map_err(Failure::program)
+}
+
+fn load_program(path: &Path, bytes: &[u8]) -> Result<Program, Failure> {
+    hlo::load(bytes, &path.display().to_string()).map_err(Failure::program)
+}
+
+/// Checks that all processes were given the same file.
+fn same_program(world: &World, fingerprint: [u8; 32]) -> Result<(), Failure> {
+    let fingerprints = world.all_gather("program file", fingerprint).map_err(RuntimeError::from)?;
+    let others: Vec<String> = fingerprints
+        .iter()
+        .enumerate()
+        .filter(|(_, other)| Some(*other) != fingerprints.first())
+        .map(|(index, _)| index.to_string())
+        .collect();
+    if others.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::program(anyhow::anyhow!(
+        "the program files differ: process {} has another one than process 0",
+        others.join(", ")
+    )))
 }
 
 impl Options {
