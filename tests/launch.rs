@@ -49,8 +49,11 @@ fn controller_process() {
         host: String::new(),
         heartbeat: Heartbeat { interval: Duration::from_millis(100), limit: Duration::from_secs(5) },
         ..JoinOptions::new(place.coordinator, index, place.process_count, LONG)
-    })
-    .unwrap();
+    });
+    let job = job.unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        std::process::exit(PEER_FAILED)
+    });
     let all = job.all_gather("indices", &[index as u8], LONG).unwrap_or_else(stopped).concat();
     eprintln!("met {all:?}");
     let victim = index == place.process_count / 2;
@@ -61,7 +64,7 @@ fn controller_process() {
             if index == 0 {
                 std::io::stdin().read_line(&mut String::new()).unwrap();
             }
-            job.barrier("resumed", LONG).unwrap();
+            job.barrier("resumed", LONG).unwrap_or_else(stopped);
         }
         "killed" if victim => kill_process(rustix::process::getpid(), Signal::KILL).unwrap(),
         "killed first" if index == 0 => kill_process(rustix::process::getpid(), Signal::KILL).unwrap(),
@@ -72,7 +75,7 @@ fn controller_process() {
         _ => job.barrier("never", LONG).unwrap_or_else(stopped),
     }
     std::thread::sleep(Duration::from_millis(u64::from(index) * 50));
-    job.shutdown(LONG).unwrap();
+    job.shutdown(LONG).unwrap_or_else(stopped);
     std::process::exit(0);
 }
 

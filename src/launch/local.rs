@@ -48,7 +48,7 @@ impl LocalJob {
             program: program.into(),
             args: Vec::new(),
             envs: Vec::new(),
-            grace: Duration::from_secs(3),
+            grace: Duration::from_secs(2),
             kill_after: Duration::from_secs(5),
         }
     }
@@ -208,8 +208,9 @@ impl Controllers {
         }
     }
 
-    /// Collects a controller that has ended, and kills what it left behind in its process group.
-    fn reap(&mut self) -> io::Result<Option<(u32, ExitStatus)>> {
+    /// Collects the controllers that have ended, and kills what they left behind in their process groups.
+    fn reap(&mut self) -> io::Result<Vec<(u32, ExitStatus)>> {
+        let mut ended = Vec::new();
         for controller in self.0.iter_mut().filter(|controller| controller.running) {
             let pid = Pid::from_child(&controller.child);
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -217,10 +218,10 @@ impl Controllers {
                 // Before the child is collected its number, which is the group's too, cannot mean another process.
                 let _ = kill_process_group(pid, Signal::KILL);
                 controller.running = false;
-                return Ok(Some((controller.process_index, controller.child.wait()?)));
+                ended.push((controller.process_index, controller.child.wait()?));
             }
         }
-        Ok(None)
+        Ok(ended)
     }
 }
 
@@ -279,7 +280,10 @@ impl Watch<'_> {
         while self.controllers.any_running() {
             self.wait(None)?;
             self.hand_on_signals();
-            while let Some((process_index, status)) = self.controllers.reap().map_err(failed("wait for a process"))? {
+            let mut ended = self.controllers.reap().map_err(failed("wait for a process"))?;
+            // Which of several ended first cannot be told, but a signal is more likely the cause than a consequence.
+            ended.sort_by_key(|(_, status)| status.signal().is_none());
+            for (process_index, status) in ended {
                 clean &= status.success();
                 self.note_end(process_index, status);
             }

@@ -65,7 +65,8 @@ async fn admit(stream: &mut TcpStream, key: &Key) -> Result<(u64, Join, Decoder)
     let mut proof = [0; PROOF_LENGTH];
     stream.read_exact(&mut proof).await.map_err(failed)?;
     if !key.accepts_peer(&hellos, proof) {
-        tracing::warn!("a process with another job token tried to join");
+        let from = stream.peer_addr().map_err(failed)?;
+        tracing::warn!("refused a process from {from}: it has another job token");
         stream.write_all(&REFUSAL).await.map_err(failed)?;
         return Err("it has another job token".to_owned());
     }
