@@ -1,12 +1,14 @@
 use std::collections::HashSet;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::dtype::DType;
 
 use super::error::CollectiveError;
 
 /// The element type and dimensions of one operand or result on one device.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ArraySpec {
     /// Element type.
     pub dtype: DType,
@@ -42,7 +44,7 @@ impl fmt::Display for ArraySpec {
 }
 
 /// How elements are combined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ReduceOp {
     /// Addition; integers wrap, `pred` is or.
     Sum,
@@ -89,7 +91,7 @@ impl fmt::Display for ReduceOp {
 }
 
 /// What a collective does, as XLA's operation semantics define it. A device's rank is its position in its group.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum CollectiveKind {
     /// Every device gets the element-wise combination of the group's operands.
     AllReduce {
@@ -143,7 +145,7 @@ impl CollectiveKind {
 }
 
 /// One collective instruction of a program; identical on every process of the job.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CollectiveSpec {
     /// The number by which the program's custom call names it; unique within the program.
     pub key: u32,

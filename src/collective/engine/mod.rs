@@ -81,6 +81,14 @@ struct Shared {
     scratch: ScratchPool,
 }
 
+/// What engine threads do.
+enum Job {
+    /// Every local member of the group is here.
+    Run(Instance),
+    /// A call has come to its end.
+    Return(Done, Result<(), CollectiveError>),
+}
+
 #[derive(Default)]
 struct State {
     failed: Option<CollectiveError>,
@@ -88,7 +96,7 @@ struct State {
     /// Per local device: the call it has not returned from.
     current: Vec<Option<InstanceId>>,
     gathering: HashMap<InstanceId, Instance>,
-    ready: VecDeque<Instance>,
+    ready: VecDeque<Job>,
     programs: HashMap<u64, Weak<Program>>,
     used_program_ids: HashSet<u64>,
     idle_threads: usize,
@@ -195,7 +203,7 @@ impl Drop for Communicator {
 impl ProgramCollectives {
     /// Local device `local_device` has come to instruction `key` in execution `run` of the program. Returns at once;
     /// `done` is called exactly once, when the results are written or with the error, possibly before this returns and
-    /// from any thread, and must not block.
+    /// from any thread; it may wait for what other devices do, but not for another call of this one.
     ///
     /// Each device has at most one call outstanding in the whole communicator, and goes through the runs of a program
     /// one after the other, in increasing order, the same on every process.
@@ -260,9 +268,8 @@ impl ProgramCollectives {
         instance.arrived.push(arrived);
         if instance.arrived.len() == instance.group().map_or(0, |group| group.local_ranks().len()) {
             if let Some(instance) = state.gathering.remove(&id) {
-                state.ready.push_back(instance);
+                self.shared.put_to_work(state, Job::Run(instance));
             }
-            self.shared.put_to_work(state);
             return Ok(());
         }
         if let Some(explanation) = self.shared.local_divergence(&state, &id) {
@@ -304,8 +311,13 @@ impl Shared {
                 return first.clone();
             }
             state.failed = Some(error.clone());
-            let gathering = std::mem::take(&mut state.gathering);
-            let pending: Vec<Instance> = gathering.into_values().chain(std::mem::take(&mut state.ready)).collect();
+            let mut pending: Vec<Instance> = std::mem::take(&mut state.gathering).into_values().collect();
+            for job in std::mem::take(&mut state.ready) {
+                match job {
+                    Job::Run(instance) => pending.push(instance),
+                    Job::Return(..) => state.ready.push_back(job),
+                }
+            }
             for arrived in pending.iter().flat_map(|instance| &instance.arrived) {
                 state.current[arrived.local_device as usize] = None;
             }

@@ -11,16 +11,17 @@ use crate::collective::{movement, reduction};
 use crate::transport::TransportError;
 
 use super::instruction::Instruction;
-use super::{Arrived, Call, Instance, Shared, State, lock, remote_error};
+use super::{Arrived, Call, Instance, Job, Shared, State, lock, remote_error};
 
 /// Longer limits than this are cut, so that deadlines stay representable.
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
 impl Shared {
-    /// Wakes or starts a thread for what is ready.
-    pub(super) fn put_to_work(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
-        // A device has one call outstanding, so that many threads always have one that is free or about to be.
-        let enough = state.threads.len() - usize::from(state.has_timer) >= state.current.len();
+    /// Wakes or starts a thread for a job.
+    pub(super) fn put_to_work(self: &Arc<Self>, mut state: MutexGuard<'_, State>, job: Job) {
+        state.ready.push_back(job);
+        // A device has one call outstanding, which runs or returns.
+        let enough = state.threads.len() - usize::from(state.has_timer) >= 2 * state.current.len();
         if enough || state.ready.len() <= state.idle_threads {
             drop(state);
             self.work.notify_one();
@@ -38,12 +39,12 @@ impl Shared {
         }
     }
 
-    fn run_ready(&self) {
+    fn run_ready(self: &Arc<Self>) {
         loop {
             let mut state = lock(&self.state);
-            let instance = loop {
-                if let Some(instance) = state.ready.pop_front() {
-                    break instance;
+            let job = loop {
+                if let Some(job) = state.ready.pop_front() {
+                    break job;
                 }
                 if state.closed {
                     return;
@@ -53,11 +54,14 @@ impl Shared {
                 state.idle_threads -= 1;
             };
             drop(state);
-            self.run(instance);
+            match job {
+                Job::Run(instance) => self.run(instance),
+                Job::Return(done, outcome) => done(outcome),
+            }
         }
     }
 
-    fn run(&self, instance: Instance) {
+    fn run(self: &Arc<Self>, instance: Instance) {
         let Instance { id, instruction, mut arrived, .. } = instance;
         arrived.sort_by_key(|arrived| arrived.call.rank);
         let mut calls = Vec::with_capacity(arrived.len());
@@ -78,8 +82,13 @@ impl Shared {
             state.current[*local_device as usize] = None;
         }
         drop(state);
+        // A device may go on with its program inside `done` and wait there for another one that is done here, too.
+        let last = waiting.pop();
         for (_, done) in waiting {
-            done(outcome.clone());
+            self.put_to_work(lock(&self.state), Job::Return(done, outcome.clone()));
+        }
+        if let Some((_, done)) = last {
+            done(outcome);
         }
     }
 
