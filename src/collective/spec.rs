@@ -320,5 +320,5 @@ fn scaled(array: &ArraySpec, dim: usize, scale: impl Fn(usize) -> Option<usize>)
 }
 
 fn exact_part(size: usize, parts: usize) -> Option<usize> {
-    (parts != 0 && size % parts == 0).then(|| size / parts)
+    (parts != 0 && size.is_multiple_of(parts)).then(|| size / parts)
 }

@@ -41,14 +41,20 @@ struct Proxy {
     orders: mpsc::Sender<Order>,
 }
 
+#[derive(Clone, Copy, PartialEq)]
+enum Then {
+    Cut,
+    Stall,
+}
+
 enum Order {
     Cut,
     Inject(Vec<u8>),
 }
 
 impl Proxy {
-    /// Carries one connection to `target`; cuts it after `budget` bytes towards the target.
-    fn new(target: SocketAddr, budget: usize) -> Proxy {
+    /// Carries one connection to `target`; cuts it after `budget` bytes towards the target, or carries no more.
+    fn new(target: SocketAddr, budget: usize, then: Then) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (orders, received) = mpsc::channel();
@@ -62,6 +68,9 @@ impl Proxy {
                         let passed = count.min(budget);
                         let written = to.write_all(&bytes[..passed]);
                         budget -= passed;
+                        if budget == 0 && then == Then::Stall {
+                            std::thread::sleep(PATIENCE);
+                        }
                         if count == 0 || budget == 0 || written.is_err() {
                             break;
                         }
@@ -87,17 +96,17 @@ impl Proxy {
 }
 
 /// Two processes; the second reaches the first through a proxy.
-fn job_through_proxy(budget: usize) -> (Job, Proxy) {
+fn job_through_proxy(budget: usize, then: Then, timeout: Duration) -> (Job, Proxy) {
     let (listeners, addresses) = listen(2);
-    let proxy = Proxy::new(addresses[0], budget);
+    let proxy = Proxy::new(addresses[0], budget, then);
     let (direct, through) = (addresses.clone(), vec![proxy.address, addresses[1]]);
     let transports = connect(listeners, |process| if process == 1 { through.clone() } else { direct.clone() });
-    (Job::over(&[1, 1], transports, PATIENCE), proxy)
+    (Job::over(&[1, 1], transports, timeout), proxy)
 }
 
 #[test]
 fn a_cut_connection_names_the_process() {
-    let (job, proxy) = job_through_proxy(usize::MAX);
+    let (job, proxy) = job_through_proxy(usize::MAX, Then::Cut, PATIENCE);
     let spec = all_reduce(0, DType::F32, 10);
     let programs = job.program(1, std::slice::from_ref(&spec));
     let waiting = Pending::enter(&programs[0], 1, &spec, 0, zeros(&spec));
@@ -112,7 +121,19 @@ fn a_cut_connection_names_the_process() {
 
 #[test]
 fn a_connection_cut_inside_a_message_fails_both_sides() {
-    let (job, _proxy) = job_through_proxy(100_000);
+    let (job, _proxy) = job_through_proxy(100_000, Then::Cut, PATIENCE);
+    let spec = all_reduce(0, DType::F32, 1 << 20);
+    let programs = job.program(1, std::slice::from_ref(&spec));
+    let both: Vec<Pending> =
+        programs.iter().map(|program| Pending::enter(program, 1, &spec, 0, zeros(&spec))).collect();
+    for (pending, other) in both.into_iter().zip(["process 1", "process 0"]) {
+        assert_mentions(&pending.error(), &[other]);
+    }
+}
+
+#[test]
+fn a_message_that_stops_half_way_times_out() {
+    let (job, _proxy) = job_through_proxy(100_000, Then::Stall, Duration::from_millis(300));
     let spec = all_reduce(0, DType::F32, 1 << 20);
     let programs = job.program(1, std::slice::from_ref(&spec));
     let both: Vec<Pending> =
@@ -124,7 +145,7 @@ fn a_connection_cut_inside_a_message_fails_both_sides() {
 
 #[test]
 fn garbage_inside_the_connection_is_an_error() {
-    let (job, proxy) = job_through_proxy(usize::MAX);
+    let (job, proxy) = job_through_proxy(usize::MAX, Then::Cut, PATIENCE);
     let spec = all_reduce(0, DType::F32, 10);
     let programs = job.program(1, std::slice::from_ref(&spec));
     let waiting = Pending::enter(&programs[0], 1, &spec, 0, zeros(&spec));
@@ -134,7 +155,7 @@ fn garbage_inside_the_connection_is_an_error() {
 
 #[test]
 fn a_frame_larger_than_asked_for_is_refused() {
-    let (job, proxy) = job_through_proxy(usize::MAX);
+    let (job, proxy) = job_through_proxy(usize::MAX, Then::Cut, PATIENCE);
     let spec = all_reduce(0, DType::F32, 10);
     let programs = job.program(1, std::slice::from_ref(&spec));
     let waiting = Pending::enter(&programs[0], 1, &spec, 0, zeros(&spec));

@@ -82,7 +82,7 @@ impl Values {
         let mut ids: Vec<u32> = (0..devices as u32).collect();
         self.shuffle(&mut ids);
         if uniform {
-            let sizes: Vec<usize> = (1..=devices).filter(|size| devices % size == 0).collect();
+            let sizes: Vec<usize> = (1..=devices).filter(|size| devices.is_multiple_of(*size)).collect();
             return ids.chunks(self.pick(&sizes)).map(<[u32]>::to_vec).collect();
         }
         let mut groups = vec![];

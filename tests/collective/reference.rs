@@ -266,7 +266,7 @@ fn nearest_small(dtype: DType, value: f64) -> u8 {
     let size = value.abs();
     let closer = |best: u8, pattern: u8| {
         let (a, b) = ((small_value(dtype, best) - size).abs(), (small_value(dtype, pattern) - size).abs());
-        let tie = if dtype == DType::F8E8M0FNU { true } else { pattern % 2 == 0 };
+        let tie = dtype == DType::F8E8M0FNU || pattern.is_multiple_of(2);
         if b < a || b == a && tie { pattern } else { best }
     };
     let magnitude = (0..=last).fold(0, closer);
