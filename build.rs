@@ -16,6 +16,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         .descriptor_set(&descriptor_file)
         .files(&files)
         .generate_views(false)
+        // An instruction has some forty message fields, nearly all of them unset.
+        .box_type(buffa_build::PointerRepr::Box)
         .include_file("proto.rs")
         .compile()?;
     Ok(())

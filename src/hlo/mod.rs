@@ -1,1 +1,54 @@
-//! hlo
+//! HLO modules: the protobuf model, its text form and the checks before a plugin sees it.
+
+mod dead_code;
+pub mod groups;
+pub mod literal;
+mod load;
+mod parse;
+mod print;
+pub mod shape;
+mod verify;
+
+pub use dead_code::remove_dead_code;
+pub use load::{LoadError, load};
+pub use parse::{ParseError, parse};
+pub use print::print;
+pub use verify::{VerifyError, verify};
+
+use crate::proto::HloModuleProto;
+
+/// One HLO module: its protobuf form, and what only the header of its text says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HloModule {
+    /// The module; fields that this project does not know are kept.
+    pub proto: HloModuleProto,
+    /// Settings of the text's header.
+    pub config: ModuleConfig,
+    /// Constants whose values the text leaves out (`constant({...})`). They hold the filler that XLA's own parser puts
+    /// in, so the module compiles, but its results mean nothing.
+    pub elided_constants: Vec<String>,
+}
+
+/// What the header of a module's text says and its protobuf form has no field for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ModuleConfig {
+    /// `replica_count`.
+    pub replica_count: Option<i64>,
+    /// `num_partitions`.
+    pub num_partitions: Option<i64>,
+    /// For each parameter whether the partitioner may choose its sharding; one entry may stand for all.
+    pub allow_spmd_sharding_propagation_to_parameters: Vec<bool>,
+    /// For each result whether the partitioner may choose its sharding; one entry may stand for all.
+    pub allow_spmd_sharding_propagation_to_output: Vec<bool>,
+    /// Whether the instructions stand in the order in which they run.
+    pub is_scheduled: bool,
+}
+
+/// A program as it was loaded.
+#[derive(Clone, Debug)]
+pub enum Program {
+    /// An HLO module.
+    Hlo(HloModule),
+    /// StableHLO, as text or as bytecode.
+    Mlir(Vec<u8>),
+}

@@ -33,6 +33,8 @@ pub struct CompileOptions {
     pub argument_layouts: Vec<proto::ShapeProto>,
     /// The layout of the result; `None` means the default one.
     pub result_layout: Option<proto::ShapeProto>,
+    /// Whether the program takes its arguments as one tuple, whose elements are given one by one.
+    pub parameter_is_tupled_arguments: bool,
     /// XLA flags for this compilation, by name without dashes.
     pub env_overrides: Vec<(String, Value)>,
 }
@@ -49,6 +51,7 @@ impl Default for CompileOptions {
             allow_spmd_sharding_propagation_to_output: Vec::new(),
             argument_layouts: Vec::new(),
             result_layout: None,
+            parameter_is_tupled_arguments: false,
             env_overrides: Vec::new(),
         }
     }
@@ -71,6 +74,7 @@ impl CompileOptions {
         };
         proto::CompileOptionsProto {
             argument_layouts: self.argument_layouts.clone(),
+            parameter_is_tupled_arguments: self.parameter_is_tupled_arguments,
             executable_build_options: build_options.into(),
             env_option_overrides: self.env_overrides.iter().map(|(key, value)| env_override(key, value)).collect(),
             ..Default::default()

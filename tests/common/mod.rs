@@ -1,6 +1,8 @@
 //! What the tests of the PJRT layer share.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod bridged;
+
 use std::path::PathBuf;
 
 use spmd_run::pjrt::{Client, CompileOptions, LoadedExecutable, Plugin, Program, ProgramFormat};

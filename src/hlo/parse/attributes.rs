@@ -1,0 +1,379 @@
+//! The attributes of instructions: `, name=value` after the operands.
+
+use buffa::{EnumValue, Enumeration};
+
+use super::Parser;
+use super::computation::Scope;
+use super::cursor::fail;
+use super::error::{Result, hint};
+use super::instruction::Draft;
+use super::opcode::{Attr, AttrSet, COMMON, Opcode};
+use super::window::unknown_field;
+use crate::proto::hlo_instruction_proto::OptionalCrossProgramPrefetchIndex;
+use crate::proto::result_accuracy::{Specs, Tolerance};
+use crate::proto::{
+    CustomCallApiVersion, OutputOperandAliasing, ParameterReplication, ResultAccuracy, SourceTarget, TriState,
+};
+
+impl<'a> Parser<'a> {
+    /// All attributes of an instruction; `outer` are allowed besides the opcode's own. Returns those that were there.
+    pub(super) fn attributes(
+        &mut self,
+        scope: &Scope<'a>,
+        opcode: &'static Opcode,
+        outer: AttrSet,
+        draft: &mut Draft,
+    ) -> Result<AttrSet> {
+        let allowed = opcode.allowed.union(COMMON).union(outer);
+        let mut seen = AttrSet::EMPTY;
+        let end = self.pos();
+        while self.eat(b',') {
+            let start = self.pos();
+            let name = self.word("an attribute")?;
+            self.expect(b'=', "after the attribute's name")?;
+            let attr = match Attr::from_name(name) {
+                Some(attr) if allowed.contains(attr) => attr,
+                known => return Err(fail(start, not_allowed(opcode, name, known.is_some(), allowed))),
+            };
+            if !seen.insert(attr) {
+                return Err(fail(start, format!("the attribute '{name}' stands there twice")));
+            }
+            self.attribute(scope, opcode, attr, draft)?;
+        }
+        if let Some(missing) = opcode.required.without(seen).names().next() {
+            return Err(fail(end, format!("{} needs the attribute '{missing}'", opcode.name)));
+        }
+        Ok(seen)
+    }
+
+    fn attribute(&mut self, scope: &Scope<'a>, opcode: &'static Opcode, attr: Attr, draft: &mut Draft) -> Result<()> {
+        let proto = &mut draft.proto;
+        match attr {
+            Attr::Algorithm if opcode.name == "rng-bit-generator" => {
+                proto.rng_algorithm = self.enumeration("random algorithm", "")?;
+            }
+            Attr::Algorithm => {
+                proto.precision_config.get_or_insert_default().algorithm = self.enumeration("algorithm", "ALG_")?;
+            }
+            Attr::ApiVersion => {
+                let start = self.pos();
+                proto.custom_call_api_version = self.enumeration("API version", "")?;
+                if proto.custom_call_api_version == CustomCallApiVersion::API_VERSION_UNSPECIFIED {
+                    return Err(fail(start, "the API version cannot be unspecified"));
+                }
+            }
+            Attr::AsyncExecutionThread => proto.async_execution_thread = self.execution_thread()?,
+            Attr::BackendConfig => {
+                let json = self.at(b'{');
+                proto.backend_config = if json { self.braces()?.into() } else { self.bytes()?.into_owned() };
+            }
+            Attr::BatchGroupCount => proto.batch_group_count = self.integer()?,
+            Attr::BlockScalingConfig => proto.block_scaling_config = self.block_scaling_config()?.into(),
+            Attr::BranchComputations | Attr::CalledComputations => {
+                for id in self.list(b'{', b'}', "computations", Parser::computation_reference)? {
+                    draft.called.push((0, id));
+                }
+            }
+            Attr::Body | Attr::Calls | Attr::Select | Attr::ToApply | Attr::TrueComputation => {
+                draft.called.push((0, self.computation_reference()?));
+            }
+            Attr::Condition | Attr::FalseComputation | Attr::Scatter => {
+                draft.called.push((1, self.computation_reference()?));
+            }
+            Attr::ChannelId => proto.channel_id = self.integer()?,
+            Attr::CollapsedSliceDims => {
+                proto.gather_dimension_numbers.get_or_insert_default().collapsed_slice_dims = self.integers()?;
+            }
+            Attr::ConstrainLayout => proto.constrain_layout = self.boolean()?,
+            Attr::ControlPredecessors => {
+                let names = self.list(b'{', b'}', "control predecessors", |parser| {
+                    let start = parser.pos();
+                    let name = parser.name("an instruction")?;
+                    scope.find(name).map(i64::from).ok_or_else(|| scope.unknown_instruction(start, name))
+                })?;
+                proto.control_predecessor_ids = names;
+            }
+            Attr::ConvolutionKind => {
+                proto.conv_kind = self.enumeration("kind of convolution", "CONVOLUTION_KIND_")?;
+            }
+            Attr::CrossProgramPrefetchIndex => {
+                let index = OptionalCrossProgramPrefetchIndex::CrossProgramPrefetchIndex(self.integer_i32()?);
+                proto.optional_cross_program_prefetch_index = Some(index);
+            }
+            Attr::CustomCallHasSideEffect => proto.custom_call_has_side_effect = self.boolean()?,
+            Attr::CustomCallTarget => proto.custom_call_target = self.string()?,
+            Attr::Delta => proto.delta = self.integer()?,
+            Attr::DimLabels => proto.convolution_dimension_numbers = self.convolution_dimension_numbers()?.into(),
+            Attr::Dimensions => {
+                let start = self.pos();
+                proto.dimensions = self.integers()?;
+                if opcode.has_one_dimension() && proto.dimensions.len() != 1 {
+                    return Err(fail(start, format!("{} has one dimension", opcode.name)));
+                }
+            }
+            Attr::Direction => {
+                proto.comparison_direction = self.choice("direction", &["EQ", "NE", "GE", "GT", "LE", "LT"])?;
+            }
+            Attr::Distribution => proto.distribution = self.enumeration("distribution", "")?,
+            Attr::Domain => self.domain(draft)?,
+            Attr::DynamicSliceSizes => proto.dynamic_slice_sizes = self.integers()?,
+            Attr::Epsilon => proto.epsilon = self.number()? as f32,
+            Attr::ExponentBits => proto.exponent_bits = self.integer_i32()?,
+            Attr::FeatureGroupCount => proto.feature_group_count = self.integer()?,
+            Attr::FeatureIndex => proto.feature_index = self.integer()?,
+            Attr::FftLength => proto.fft_length = self.integers()?,
+            Attr::FftType => proto.fft_type = self.enumeration("kind of Fourier transform", "")?,
+            Attr::FrontendAttributes => proto.frontend_attributes = self.frontend_attributes()?.into(),
+            Attr::HasDynamicRoot => proto.has_dynamic_root = self.boolean()?,
+            Attr::Index => proto.tuple_index = self.integer()?,
+            Attr::IndexVectorDim if opcode.name == "gather" => {
+                proto.gather_dimension_numbers.get_or_insert_default().index_vector_dim = self.integer()?;
+            }
+            Attr::IndexVectorDim => {
+                proto.scatter_dimension_numbers.get_or_insert_default().index_vector_dim = self.integer()?;
+            }
+            Attr::IndicesAreSorted => proto.indices_are_sorted = self.boolean()?,
+            Attr::InfeedConfig => proto.infeed_config = self.bytes()?.into_owned(),
+            Attr::InferredDimension => {
+                proto.dimensions = vec![self.integer()?];
+                proto.dimensions.retain(|&dimension| dimension != -1);
+            }
+            Attr::InputBatchingDims => {
+                proto.scatter_dimension_numbers.get_or_insert_default().input_batching_dims = self.integers()?;
+            }
+            Attr::InsertedWindowDims => {
+                proto.scatter_dimension_numbers.get_or_insert_default().inserted_window_dims = self.integers()?;
+            }
+            Attr::IotaDimension => proto.dimensions = vec![self.integer()?],
+            Attr::IsAssociative => {
+                let associative = self.boolean()?;
+                proto.is_associative =
+                    if associative { TriState::TRI_STATE_TRUE } else { TriState::TRI_STATE_FALSE }.into();
+            }
+            Attr::IsComposite => proto.is_composite = self.boolean()?,
+            Attr::IsHostTransfer => proto.is_host_transfer = self.boolean()?,
+            Attr::IsReverse => proto.is_reverse = self.boolean()?,
+            Attr::IsStable => proto.is_stable = self.boolean()?,
+            Attr::K => proto.k = self.integer()?,
+            Attr::Kind => {
+                proto.fusion_kind = self.choice("kind of fusion", &["kLoop", "kInput", "kOutput", "kCustom"])?;
+            }
+            Attr::Largest => proto.largest = self.boolean()?,
+            Attr::LeftSide => proto.triangular_solve_options.get_or_insert_default().left_side = self.boolean()?,
+            Attr::LhsBatchDims => draft.dot.lhs_batch_dimensions = self.integers()?,
+            Attr::LhsContractingDims => draft.dot.lhs_contracting_dimensions = self.integers()?,
+            Attr::LhsRaggedDims => {
+                proto.ragged_dot_dimension_numbers.get_or_insert_default().lhs_ragged_dimensions = self.integers()?;
+            }
+            Attr::Literal => proto.literal = self.literal_with_shape()?.into(),
+            Attr::Lower if opcode.name == "cholesky" => {
+                proto.cholesky_options.get_or_insert_default().lower = self.boolean()?;
+            }
+            Attr::Lower => proto.triangular_solve_options.get_or_insert_default().lower = self.boolean()?,
+            Attr::MantissaBits => proto.mantissa_bits = self.integer_i32()?,
+            Attr::Metadata => proto.metadata = self.metadata()?.into(),
+            // XLA reads and ignores it.
+            Attr::Mode => drop(self.word("a mode")?),
+            Attr::NumCarries => proto.num_carries = self.integer()?,
+            Attr::OffsetDims => {
+                proto.gather_dimension_numbers.get_or_insert_default().offset_dims = self.integers()?;
+            }
+            Attr::OperandBatchingDims => {
+                proto.gather_dimension_numbers.get_or_insert_default().operand_batching_dims = self.integers()?;
+            }
+            Attr::OperandLayoutConstraints => {
+                proto.operand_shapes_with_layout = self.list(b'{', b'}', "layout constraints", Parser::shape)?;
+                proto.constrain_layout = true;
+            }
+            Attr::OperandPrecision => {
+                let precisions = self.list(b'{', b'}', "precisions", |parser| parser.enumeration("precision", ""))?;
+                proto.precision_config.get_or_insert_default().operand_precision = precisions;
+            }
+            Attr::Order => proto.comparison_order = self.choice("order", &["TOTALORDER", "PARTIALORDER"])?,
+            Attr::Origin => proto.original_value = self.original_value()?.into(),
+            Attr::OutfeedConfig => proto.outfeed_config = self.bytes()?.into_owned(),
+            Attr::OutfeedShape => proto.outfeed_shape = self.shape()?.into(),
+            Attr::OutputToOperandAliasing => proto.output_operand_aliasing = self.output_operand_aliasing()?,
+            Attr::Padding => proto.padding_config = self.padding_config()?.into(),
+            Attr::PaddingType => proto.padding_type = self.enumeration("kind of padding", "")?,
+            Attr::ParameterReplication => {
+                let replicated_at_leaf_buffers = self.list(b'{', b'}', "replication", Parser::boolean)?;
+                let replication = ParameterReplication { replicated_at_leaf_buffers, ..Default::default() };
+                proto.parameter_replication = replication.into();
+            }
+            Attr::ReplicaGroups => proto.replica_group_list = Some(self.replica_groups()?),
+            Attr::ResultAccuracy => proto.result_accuracy = self.result_accuracy()?.into(),
+            Attr::RhsBatchDims => draft.dot.rhs_batch_dimensions = self.integers()?,
+            Attr::RhsContractingDims => draft.dot.rhs_contracting_dimensions = self.integers()?,
+            Attr::RhsGroupDims => {
+                proto.ragged_dot_dimension_numbers.get_or_insert_default().rhs_group_dimensions = self.integers()?;
+            }
+            Attr::ScatterDimsToOperandDims => {
+                proto.scatter_dimension_numbers.get_or_insert_default().scatter_dims_to_operand_dims =
+                    self.integers()?;
+            }
+            Attr::ScatterIndicesBatchingDims => {
+                let numbers = proto.scatter_dimension_numbers.get_or_insert_default();
+                numbers.scatter_indices_batching_dims = self.integers()?;
+            }
+            Attr::Schedule => proto.custom_call_schedule = self.enumeration("schedule", "")?,
+            Attr::Sharding => proto.sharding = self.sharding()?.into(),
+            Attr::Slice => proto.slice_dimensions = self.slice_dimensions()?,
+            Attr::SliceSizes if opcode.name == "gather" => proto.gather_slice_sizes = self.integers()?,
+            Attr::SliceSizes => {
+                let sizes = self.list(b'{', b'}', "slice sizes", Parser::integers)?;
+                proto.dynamic_slice_sizes = sizes.concat();
+            }
+            Attr::SourceTargetPairs => proto.source_target_pairs = self.source_target_pairs()?,
+            Attr::SparsityConfig => proto.sparsity_config = self.sparsity_config()?.into(),
+            Attr::StartIndexMap => {
+                proto.gather_dimension_numbers.get_or_insert_default().start_index_map = self.integers()?;
+            }
+            Attr::StartIndicesBatchingDims => {
+                proto.gather_dimension_numbers.get_or_insert_default().start_indices_batching_dims = self.integers()?;
+            }
+            Attr::Statistics => proto.statistics_viz = self.statistics()?.into(),
+            Attr::TransposeA => {
+                let options = proto.triangular_solve_options.get_or_insert_default();
+                options.transpose_a = self.enumeration("transposition", "")?;
+            }
+            Attr::Type => {
+                proto.comparison_type =
+                    self.choice("type of comparison", &["FLOAT", "TOTALORDER", "SIGNED", "UNSIGNED"])?;
+            }
+            Attr::UniqueIndices => proto.unique_indices = self.boolean()?,
+            Attr::UnitDiagonal => {
+                proto.triangular_solve_options.get_or_insert_default().unit_diagonal = self.boolean()?;
+            }
+            Attr::UpdateWindowDims => {
+                proto.scatter_dimension_numbers.get_or_insert_default().update_window_dims = self.integers()?;
+            }
+            Attr::UseGlobalDeviceIds => proto.use_global_device_ids = self.boolean()?,
+            Attr::Window => proto.window = self.window()?.into(),
+        }
+        Ok(())
+    }
+
+    /// A value of a protobuf enumeration, in lower or upper case, without the prefix that all its values share.
+    fn enumeration<E: Enumeration + 'static>(&mut self, what: &str, prefix: &str) -> Result<EnumValue<E>> {
+        let start = self.pos();
+        let word = self.word(&format!("a {what}"))?;
+        let name = word.to_ascii_uppercase();
+        let value = E::from_proto_name(&format!("{prefix}{name}")).or_else(|| E::from_proto_name(&name));
+        value.map(EnumValue::from).ok_or_else(|| {
+            let upper = word.bytes().any(|byte| byte.is_ascii_uppercase());
+            let spelled = |value: &E| {
+                let name = value.proto_name();
+                let name = name.strip_prefix(prefix).unwrap_or(name);
+                if upper { name.to_owned() } else { name.to_ascii_lowercase() }
+            };
+            let names: Vec<String> = E::values().iter().map(spelled).collect();
+            fail(start, format!("unknown {what} '{word}'; expected one of {}", names.join(", ")))
+        })
+    }
+
+    fn choice(&mut self, what: &str, choices: &[&str]) -> Result<String> {
+        let start = self.pos();
+        let word = self.word(&format!("a {what}"))?;
+        if choices.contains(&word) {
+            return Ok(word.to_owned());
+        }
+        Err(fail(start, format!("unknown {what} '{word}'; expected one of {}", choices.join(", "))))
+    }
+
+    /// `"main"` is the same as no name.
+    pub(super) fn execution_thread(&mut self) -> Result<String> {
+        let thread = self.string()?;
+        Ok(if thread == "main" { String::new() } else { thread })
+    }
+
+    /// The computation that a name or an instruction list in braces stands for.
+    fn computation_reference(&mut self) -> Result<i64> {
+        if self.at(b'{') {
+            let index = self.nested(|parser| parser.instruction_list("_".into()))?;
+            return Ok(index as i64);
+        }
+        let start = self.pos();
+        let name = self.name("a computation")?;
+        match self.computation_by_name.get(name) {
+            Some(&index) => Ok(index as i64),
+            None => {
+                let hint = hint(name, self.computation_by_name.keys().copied());
+                Err(fail(start, format!("unknown computation '{name}'{hint}")))
+            }
+        }
+    }
+
+    /// `{kind="sharding", entry={...}, exit={...}}`
+    fn domain(&mut self, draft: &mut Draft) -> Result<()> {
+        self.for_each_field("domain", |parser, field, at| {
+            match field {
+                "kind" if parser.string()? == "sharding" => {}
+                "kind" => return Err(fail(at, "the only kind of domain is \"sharding\"")),
+                // The protobuf form looks from inside the domain instruction, the text from around it.
+                "entry" => draft.proto.domain_exit_sharding = parser.sharding()?.into(),
+                "exit" => draft.proto.domain_entry_sharding = parser.sharding()?.into(),
+                other => return Err(unknown_field(at, other, "kind, entry or exit")),
+            }
+            Ok(())
+        })
+    }
+
+    /// `{mode=highest}` or `{tolerance={atol=0.1, rtol=0.2, ulps=3}}`
+    fn result_accuracy(&mut self) -> Result<ResultAccuracy> {
+        let mut accuracy = ResultAccuracy::default();
+        self.for_each_field("result accuracy", |parser, field, at| {
+            accuracy.specs = Some(match field {
+                "mode" => Specs::Mode(parser.enumeration("mode", "")?),
+                "tolerance" => {
+                    let mut tolerance = Tolerance::default();
+                    parser.for_each_field("tolerance", |parser, field, at| {
+                        match field {
+                            "atol" => tolerance.atol = parser.number()?,
+                            "rtol" => tolerance.rtol = parser.number()?,
+                            "ulps" => tolerance.ulps = parser.number()? as i64,
+                            other => return Err(unknown_field(at, other, "atol, rtol or ulps")),
+                        }
+                        Ok(())
+                    })?;
+                    tolerance.into()
+                }
+                other => return Err(unknown_field(at, other, "mode or tolerance")),
+            });
+            Ok(())
+        })?;
+        Ok(accuracy)
+    }
+
+    /// `{{0,1},{1,0}}`
+    fn source_target_pairs(&mut self) -> Result<Vec<SourceTarget>> {
+        self.list(b'{', b'}', "source-target pairs", |parser| {
+            let start = parser.pos();
+            match parser.integers()?.as_slice() {
+                &[source, target] => Ok(SourceTarget { source, target, ..Default::default() }),
+                other => Err(fail(start, format!("expected {{source,target}}, found {} numbers", other.len()))),
+            }
+        })
+    }
+
+    /// `{{0}: (1, {}), {1}: (0, {2})}`
+    fn output_operand_aliasing(&mut self) -> Result<Vec<OutputOperandAliasing>> {
+        self.list(b'{', b'}', "aliasing", |parser| {
+            let output_shape_index = parser.integers()?;
+            parser.expect(b':', "after the output's index")?;
+            parser.expect(b'(', "before the operand")?;
+            let operand_index = parser.integer()?;
+            let operand_shape_index = if parser.eat(b',') { parser.integers()? } else { Vec::new() };
+            parser.eat(b',').then(|| parser.word("a kind of aliasing")).transpose()?;
+            parser.expect(b')', "after the operand")?;
+            Ok(OutputOperandAliasing { output_shape_index, operand_index, operand_shape_index, ..Default::default() })
+        })
+    }
+}
+
+fn not_allowed(opcode: &Opcode, name: &str, known: bool, allowed: AttrSet) -> String {
+    let hint = if known { String::new() } else { hint(name, allowed.names()) };
+    let own: Vec<&str> = opcode.allowed.names().collect();
+    let own = if own.is_empty() { "none of its own".to_owned() } else { own.join(", ") };
+    format!("{} has no attribute '{name}'{hint}; it takes {own} (and what every instruction takes)", opcode.name)
+}

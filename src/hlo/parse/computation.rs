@@ -1,0 +1,265 @@
+//! Computations: `[ENTRY] name [(parameters) -> result] { instructions }`.
+
+use std::borrow::Cow;
+
+use super::cursor::fail;
+use super::error::{Failure, Result, hint};
+use super::{Map, Parser};
+use crate::hlo::shape::{compatible, is_tuple, text_without_layout};
+use crate::proto::{HloComputationProto, HloInstructionProto, ProgramShapeProto, ShapeProto};
+
+/// The computation whose instructions are being read. Ids are indices until it is finished.
+#[derive(Default)]
+pub(super) struct Scope<'a> {
+    instructions: Vec<HloInstructionProto>,
+    names: Vec<Cow<'a, str>>,
+    by_name: Map<&'a str, u32>,
+    /// Tuple elements that operands such as `%tuple#0` have asked for.
+    elements: Map<(u32, i64), u32>,
+    parameter_numbers: Map<i64, ()>,
+    pub(super) root: Option<u32>,
+    /// Operands that are not defined become parameters: the text is a lone instruction.
+    pub(super) invents_parameters: bool,
+}
+
+impl<'a> Scope<'a> {
+    pub(super) fn find(&self, name: &str) -> Option<u32> {
+        self.by_name.get(name).copied()
+    }
+
+    pub(super) fn shape(&self, index: u32) -> &ShapeProto {
+        &self.instructions[index as usize].shape
+    }
+
+    /// The shape of an instruction's operand, while the ids are still indices.
+    pub(super) fn operand_shape(&self, instruction: &HloInstructionProto, operand: usize) -> &ShapeProto {
+        &self.instructions[instruction.operand_ids[operand] as usize].shape
+    }
+
+    pub(super) fn operand_shapes(&self, instruction: &HloInstructionProto) -> Vec<&ShapeProto> {
+        (0..instruction.operand_ids.len()).map(|operand| self.operand_shape(instruction, operand)).collect()
+    }
+
+    pub(super) fn unknown_instruction(&self, start: usize, name: &str) -> Failure {
+        let hint = hint(name, self.by_name.keys().copied());
+        fail(start, format!("unknown instruction '{name}'{hint}"))
+    }
+
+    /// Adds an instruction that text cannot refer to yet.
+    pub(super) fn push(&mut self, name: Cow<'a, str>, mut instruction: HloInstructionProto) -> u32 {
+        let index = self.instructions.len() as u32;
+        instruction.id = index.into();
+        self.instructions.push(instruction);
+        self.names.push(name);
+        index
+    }
+
+    /// Adds the next parameter.
+    pub(super) fn push_parameter(&mut self, name: Cow<'a, str>, shape: ShapeProto) -> u32 {
+        let parameter_number = self.parameter_numbers.len() as i64;
+        self.parameter_numbers.insert(parameter_number, ());
+        let opcode = "parameter".to_owned();
+        let parameter = HloInstructionProto { opcode, parameter_number, shape: shape.into(), ..Default::default() };
+        self.push(name, parameter)
+    }
+
+    pub(super) fn define(&mut self, name: &'a str, start: usize, index: u32) -> Result<()> {
+        match self.by_name.insert(name, index) {
+            None => Ok(()),
+            Some(_) => Err(fail(start, format!("the computation has two instructions '{name}'"))),
+        }
+    }
+
+    pub(super) fn add_parameter(&mut self, start: usize, number: i64) -> Result<()> {
+        match self.parameter_numbers.insert(number, ()) {
+            None => Ok(()),
+            Some(()) => Err(fail(start, format!("the computation has two parameters number {number}"))),
+        }
+    }
+
+    /// The get-tuple-element instruction that an operand such as `%tuple#0` stands for.
+    pub(super) fn tuple_element(&mut self, start: usize, tuple: u32, element: i64) -> Result<u32> {
+        if let Some(&index) = self.elements.get(&(tuple, element)) {
+            return Ok(index);
+        }
+        let shape = self.shape(tuple);
+        if !is_tuple(shape) {
+            return Err(fail(start, format!("{} is no tuple", text_without_layout(shape))));
+        }
+        let element_shape = usize::try_from(element).ok().and_then(|element| shape.tuple_shapes.get(element)).cloned();
+        let element_shape =
+            element_shape.ok_or_else(|| fail(start, format!("the tuple has {} elements", shape.tuple_shapes.len())))?;
+        let instruction = HloInstructionProto {
+            opcode: "get-tuple-element".to_owned(),
+            shape: element_shape.into(),
+            tuple_index: element,
+            operand_ids: vec![tuple.into()],
+            ..Default::default()
+        };
+        let name = format!("{}_{element}", self.names[tuple as usize]);
+        let index = self.push(name.into(), instruction);
+        self.elements.insert((tuple, element), index);
+        Ok(index)
+    }
+
+    /// async-update and async-done continue a chain whose computation and thread are those of its async-start; text may
+    /// repeat them, the protobuf form does not.
+    pub(super) fn check_async(&self, start: usize, instruction: &mut HloInstructionProto) -> Result<()> {
+        let thread = std::mem::take(&mut instruction.async_execution_thread);
+        let calls = std::mem::take(&mut instruction.called_computation_ids);
+        let previous = &self.instructions[instruction.operand_ids[0] as usize];
+        if previous.opcode == "async-done" {
+            return Err(fail(start, "the operation is done already: async-done is the end of its chain"));
+        }
+        let Some(first) = self.async_start(instruction) else {
+            return Ok(());
+        };
+        if !thread.is_empty() && thread != first.async_execution_thread {
+            let message = format!("the operation was started on the thread \"{}\"", first.async_execution_thread);
+            return Err(fail(start, message));
+        }
+        if !calls.is_empty() && calls != first.called_computation_ids {
+            return Err(fail(start, "the operation was started with another computation"));
+        }
+        Ok(())
+    }
+
+    /// The async-start at the beginning of the chain that an async-update or async-done continues.
+    pub(super) fn async_start(&self, instruction: &HloInstructionProto) -> Option<&HloInstructionProto> {
+        let mut operand = *instruction.operand_ids.first()?;
+        loop {
+            let previous = self.instructions.get(operand as usize)?;
+            match previous.opcode.as_str() {
+                "async-start" => return Some(previous),
+                "async-update" => operand = *previous.operand_ids.first()?,
+                _ => return None,
+            }
+        }
+    }
+}
+
+impl<'a> Parser<'a> {
+    /// A computation; true if it is marked `ENTRY`.
+    pub(super) fn computation(&mut self) -> Result<(usize, bool)> {
+        let mut start = self.pos();
+        let mut name = self.name("a computation")?;
+        let is_entry = name == "ENTRY" && !self.at(b'{') && !self.at(b'(');
+        if is_entry {
+            start = self.pos();
+            name = self.name("the entry computation")?;
+        }
+        let result = if self.at(b'(') { Some(self.signature()?) } else { None };
+        let index = self.instruction_list(Cow::Borrowed(name))?;
+        if let Some((start, declared)) = result {
+            self.check_result(start, name, index, &declared)?;
+        }
+        while self.eat(b',') {
+            let start = self.pos();
+            let attribute = self.word("an attribute")?;
+            self.expect(b'=', "after the attribute's name")?;
+            if attribute != "execution_thread" {
+                let message = format!("a computation has no attribute '{attribute}'; it takes execution_thread");
+                return Err(fail(start, message));
+            }
+            self.computations[index].execution_thread = self.execution_thread()?;
+        }
+        if self.computation_by_name.insert(name, index).is_some() {
+            return Err(fail(start, format!("the module has two computations '{name}'")));
+        }
+        Ok((index, is_entry))
+    }
+
+    /// `(x: f32[2], y: s32[]) -> f32[2]`. What counts are the parameter instructions; of the signature XLA, too, checks
+    /// the result only. Returns the result's place and shape.
+    fn signature(&mut self) -> Result<(usize, ShapeProto)> {
+        self.list(b'(', b')', "parameters", |parser| {
+            parser.name("a parameter")?;
+            parser.eat(b':');
+            parser.shape()
+        })?;
+        if !self.eat_str("->") {
+            return Err(self.expected("'->' after the parameters"));
+        }
+        let start = self.pos();
+        Ok((start, self.shape()?))
+    }
+
+    fn check_result(&self, start: usize, name: &str, index: usize, declared: &ShapeProto) -> Result<()> {
+        let actual = &self.computations[index].program_shape.result;
+        if compatible(declared, actual) {
+            return Ok(());
+        }
+        let (declared, actual) = (text_without_layout(declared), text_without_layout(actual));
+        Err(fail(start, format!("'{name}' is declared to return {declared}, its root instruction is {actual}")))
+    }
+
+    /// A text that is one instruction: `f32[2] add(f32[2] %x, f32[2] %y)`. Returns the computation around it.
+    pub(super) fn lone_instruction(&mut self) -> Result<usize> {
+        let start = self.pos();
+        let mut scope = Scope { invents_parameters: true, ..Scope::default() };
+        if self.at_shape() {
+            scope.root = Some(self.right_hand_side(&mut scope, "_".into())?);
+        } else {
+            self.instruction(&mut scope)?;
+        }
+        if self.peek().is_some() {
+            return Err(self.expected("the end of the text after an instruction without a computation"));
+        }
+        self.finish_computation(start, "_".into(), scope)
+    }
+
+    /// Instructions in braces, as a finished computation of this name. Returns its index.
+    pub(super) fn instruction_list(&mut self, name: Cow<'a, str>) -> Result<usize> {
+        let start = self.pos();
+        let mut scope = Scope::default();
+        self.expect(b'{', "before the instructions")?;
+        while !self.eat(b'}') {
+            self.instruction(&mut scope)?;
+        }
+        self.finish_computation(start, name, scope)
+    }
+
+    pub(super) fn finish_computation(&mut self, start: usize, name: Cow<'a, str>, scope: Scope<'a>) -> Result<usize> {
+        let mut instructions = scope.instructions;
+        let last =
+            instructions.len().checked_sub(1).ok_or_else(|| fail(start, "the computation has no instructions"))?;
+        let index = self.computations.len();
+        let base = (index as i64) << 32;
+        for (instruction, name) in instructions.iter_mut().zip(scope.names) {
+            instruction.name = self.instruction_names.unique(name);
+            instruction.id += base;
+            instruction.operand_ids.iter_mut().for_each(|id| *id += base);
+            instruction.control_predecessor_ids.iter_mut().for_each(|id| *id += base);
+        }
+        let root = scope.root.map_or(last, |root| root as usize);
+        let program_shape = program_shape(start, &instructions, root)?;
+        self.computations.push(HloComputationProto {
+            name: self.computation_names.unique(name),
+            id: index as i64,
+            root_id: instructions[root].id,
+            program_shape: program_shape.into(),
+            instructions,
+            ..Default::default()
+        });
+        Ok(index)
+    }
+}
+
+fn program_shape(start: usize, instructions: &[HloInstructionProto], root: usize) -> Result<ProgramShapeProto> {
+    let mut parameters: Vec<&HloInstructionProto> =
+        instructions.iter().filter(|instruction| instruction.opcode == "parameter").collect();
+    parameters.sort_by_key(|parameter| parameter.parameter_number);
+    for (expected, parameter) in (0..).zip(&parameters) {
+        if parameter.parameter_number != expected {
+            let message =
+                format!("the computation has parameter({}) but no parameter({expected})", parameter.parameter_number);
+            return Err(fail(start, message));
+        }
+    }
+    Ok(ProgramShapeProto {
+        parameters: parameters.iter().map(|parameter| (*parameter.shape).clone()).collect(),
+        result: instructions[root].shape.clone(),
+        parameter_names: parameters.iter().map(|parameter| parameter.name.clone()).collect(),
+        ..Default::default()
+    })
+}

@@ -1,0 +1,377 @@
+//! The byte cursor: whitespace, comments, names, numbers and strings.
+//!
+//! HLO text needs no token stream: what may follow is always known, and its first byte tells the alternatives apart.
+//! Between calls the cursor stands on the first byte of a token, behind all whitespace and comments.
+
+use std::borrow::Cow;
+
+use super::error::{Failure, Result};
+
+#[derive(Clone, Copy)]
+pub(super) struct Cursor<'a> {
+    text: &'a str,
+    pos: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(super) fn new(text: &'a str) -> Cursor<'a> {
+        let pos = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
+        let mut cursor = Cursor { text, pos };
+        cursor.skip_space();
+        cursor
+    }
+
+    /// Where the next token starts.
+    pub(super) fn pos(&self) -> usize {
+        self.pos
+    }
+
+    /// The first byte of the next token; `None` at the end of the text.
+    pub(super) fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.pos).copied()
+    }
+
+    pub(super) fn at(&self, byte: u8) -> bool {
+        self.peek() == Some(byte)
+    }
+
+    /// The first byte of the token after the one-byte token that stands here.
+    pub(super) fn peek_second(&self) -> Option<u8> {
+        let mut ahead = *self;
+        ahead.advance(1);
+        ahead.peek()
+    }
+
+    pub(super) fn eat(&mut self, byte: u8) -> bool {
+        let found = self.at(byte);
+        if found {
+            self.advance(1);
+        }
+        found
+    }
+
+    pub(super) fn eat_str(&mut self, token: &str) -> bool {
+        let found = self.rest().starts_with(token.as_bytes());
+        if found {
+            self.advance(token.len());
+        }
+        found
+    }
+
+    /// Eats a name if it is this one.
+    pub(super) fn eat_word(&mut self, word: &str) -> bool {
+        let found = self.peek_word() == Some(word);
+        if found {
+            self.advance(word.len());
+        }
+        found
+    }
+
+    /// Eats `byte`, which stands where `place` says: `expect(b')', "after the operands")`.
+    pub(super) fn expect(&mut self, byte: u8, place: &str) -> Result<()> {
+        if self.eat(byte) { Ok(()) } else { Err(self.expected(&format!("'{}' {place}", byte as char))) }
+    }
+
+    /// The name that stands here, without a leading `%`: `[A-Za-z_][A-Za-z0-9_.-]*`.
+    pub(super) fn peek_word(&self) -> Option<&'a str> {
+        let rest = self.rest();
+        if !rest.first().is_some_and(|&byte| byte.is_ascii_alphabetic() || byte == b'_') {
+            return None;
+        }
+        let length = rest.iter().position(|&byte| !is_name_byte(byte)).unwrap_or(rest.len());
+        self.text.get(self.pos..self.pos + length)
+    }
+
+    /// Does `byte` follow directly on the name that stands here?
+    pub(super) fn word_is_followed_by(&self, byte: u8) -> bool {
+        self.peek_word().is_some_and(|word| self.rest().get(word.len()) == Some(&byte))
+    }
+
+    /// Eats a name that has no `%`.
+    pub(super) fn word(&mut self, what: &str) -> Result<&'a str> {
+        let word = self.peek_word().ok_or_else(|| self.expected(what))?;
+        self.advance(word.len());
+        Ok(word)
+    }
+
+    /// Eats a name with or without a leading `%`.
+    pub(super) fn name(&mut self, what: &str) -> Result<&'a str> {
+        if !self.at(b'%') {
+            return self.word(what);
+        }
+        self.pos += 1;
+        self.word(what)
+    }
+
+    /// Eats a decimal integer. As XLA does, values above `i64::MAX` are taken as the bits of a `u64`.
+    pub(super) fn integer(&mut self) -> Result<i64> {
+        let start = self.pos;
+        let rest = self.rest();
+        let negative = rest.first() == Some(&b'-');
+        let digits = rest[usize::from(negative)..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        if digits == 0 {
+            return Err(self.expected("an integer"));
+        }
+        let length = usize::from(negative) + digits;
+        let number = &self.text[start..start + length];
+        let value = match number.parse::<i64>() {
+            Ok(value) => value,
+            Err(_) => {
+                number.parse::<u64>().map_err(|_| fail(start, "the integer needs more than 64 bits"))?.cast_signed()
+            }
+        };
+        self.advance(length);
+        Ok(value)
+    }
+
+    pub(super) fn integer_i32(&mut self) -> Result<i32> {
+        let start = self.pos;
+        i32::try_from(self.integer()?).map_err(|_| fail(start, "the integer needs more than 32 bits"))
+    }
+
+    /// Eats `[-]digits[.digits][e[+-]digits]`; infinities and NaNs are the caller's.
+    pub(super) fn float(&mut self) -> Result<f64> {
+        let start = self.pos;
+        let number = self.peek_number();
+        let value = number.parse().map_err(|_| self.expected("a number"))?;
+        if f64::is_infinite(value) {
+            return Err(fail(start, "the number is out of range for double precision"));
+        }
+        self.advance(number.len());
+        Ok(value)
+    }
+
+    /// The bytes of a number that starts here, not checked any further.
+    pub(super) fn peek_number(&self) -> &'a str {
+        let rest = self.rest();
+        let mut length = 0;
+        while let Some(&byte) = rest.get(length) {
+            let exponent_sign = matches!(byte, b'+' | b'-') && (length == 0 || matches!(rest[length - 1], b'e' | b'E'));
+            if !(byte.is_ascii_digit() || matches!(byte, b'.' | b'e' | b'E') || exponent_sign) {
+                break;
+            }
+            length += 1;
+        }
+        &self.text[self.pos..self.pos + length]
+    }
+
+    /// Eats a run of bytes that `accepts`, such as `0_0x1_1`.
+    pub(super) fn run(&mut self, what: &str, accepts: impl Fn(u8) -> bool) -> Result<&'a str> {
+        let length = self.rest().iter().take_while(|&&byte| byte.is_ascii() && accepts(byte)).count();
+        if length == 0 {
+            return Err(self.expected(what));
+        }
+        let run = &self.text[self.pos..self.pos + length];
+        self.advance(length);
+        Ok(run)
+    }
+
+    /// Eats a string in single or double quotes and resolves its C escapes.
+    pub(super) fn bytes(&mut self) -> Result<Cow<'a, [u8]>> {
+        let start = self.pos;
+        let rest = self.rest();
+        let quote = match rest.first() {
+            Some(&quote @ (b'"' | b'\'')) => quote,
+            _ => return Err(self.expected("a string in quotes")),
+        };
+        let mut length = 1;
+        let mut escaped = false;
+        loop {
+            match rest.get(length) {
+                Some(&byte) if byte == quote => break,
+                Some(b'\\') => {
+                    escaped = true;
+                    length += 2;
+                }
+                Some(_) => length += 1,
+                None => return Err(fail(start, "the string does not end")),
+            }
+        }
+        let raw = &rest[1..length];
+        let value = if escaped { Cow::Owned(unescape(raw, start + 1)?) } else { Cow::Borrowed(raw) };
+        self.advance(length + 1);
+        Ok(value)
+    }
+
+    /// Eats a string that must be UTF-8.
+    pub(super) fn string(&mut self) -> Result<String> {
+        let start = self.pos;
+        String::from_utf8(self.bytes()?.into_owned()).map_err(|_| fail(start, "the string is not UTF-8 once unescaped"))
+    }
+
+    /// Eats text in balanced braces, braces within double quotes not counted, and returns it with its braces.
+    pub(super) fn braces(&mut self) -> Result<&'a str> {
+        let start = self.pos;
+        let rest = self.rest();
+        if rest.first() != Some(&b'{') {
+            return Err(self.expected("'{'"));
+        }
+        let mut depth = 0usize;
+        let mut quoted = false;
+        let mut length = 0;
+        while let Some(&byte) = rest.get(length) {
+            length += 1;
+            match byte {
+                b'\\' if quoted => length += 1,
+                b'"' => quoted = !quoted,
+                b'{' if !quoted => depth += 1,
+                b'}' if !quoted => {
+                    depth -= 1;
+                    if depth == 0 {
+                        let braces = &self.text[start..start + length];
+                        self.advance(length);
+                        return Ok(braces);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Err(fail(start, "the braces do not close"))
+    }
+
+    /// "expected WHAT, found ..." at the next token.
+    pub(super) fn expected(&self, what: &str) -> Failure {
+        fail(self.pos, format!("expected {what}, found {}", self.found()))
+    }
+
+    fn found(&self) -> String {
+        if self.rest().starts_with(b"/*") {
+            return "a comment that does not end".to_owned();
+        }
+        match (self.peek_word(), self.text[self.pos..].chars().next()) {
+            (_, None) => "the end of the text".to_owned(),
+            (Some(word), _) if word.len() <= 40 => format!("'{word}'"),
+            (_, Some(character)) if character.is_control() => format!("the character {:?}", character),
+            (_, Some(character)) => format!("'{character}'"),
+        }
+    }
+
+    fn rest(&self) -> &'a [u8] {
+        &self.text.as_bytes()[self.pos..]
+    }
+
+    fn advance(&mut self, length: usize) {
+        self.pos += length;
+        self.skip_space();
+    }
+
+    fn skip_space(&mut self) {
+        loop {
+            let rest = self.rest();
+            self.pos += match rest {
+                [b' ' | b'\n' | b'\t' | b'\r', ..] => rest.iter().take_while(|byte| byte.is_ascii_whitespace()).count(),
+                [b'/', b'/', ..] => rest.iter().position(|&byte| byte == b'\n').unwrap_or(rest.len()),
+                [b'/', b'*', comment @ ..] => match comment.windows(2).position(|end| end == b"*/") {
+                    Some(length) => length + 4,
+                    None => return,
+                },
+                _ => return,
+            };
+        }
+    }
+}
+
+pub(super) fn fail(offset: usize, message: impl Into<String>) -> Failure {
+    Box::new((offset, message.into()))
+}
+
+fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-')
+}
+
+fn unescape(raw: &[u8], start: usize) -> Result<Vec<u8>> {
+    let mut value = Vec::with_capacity(raw.len());
+    let mut at = 0;
+    while let Some(&byte) = raw.get(at) {
+        at += 1;
+        if byte != b'\\' {
+            value.push(byte);
+            continue;
+        }
+        let escape = raw.get(at).copied();
+        at += 1;
+        match escape {
+            Some(b'n') => value.push(b'\n'),
+            Some(b'r') => value.push(b'\r'),
+            Some(b't') => value.push(b'\t'),
+            Some(b'a') => value.push(7),
+            Some(b'b') => value.push(8),
+            Some(b'f') => value.push(12),
+            Some(b'v') => value.push(11),
+            Some(same @ (b'\\' | b'\'' | b'"' | b'?')) => value.push(same),
+            Some(b'0'..=b'7') => {
+                let (code, digits) = number(&raw[at - 1..], 8, 3);
+                at += digits - 1;
+                value.push(u8::try_from(code).map_err(|_| fail(start + at, "the octal escape is above \\377"))?);
+            }
+            Some(b'x' | b'X') => {
+                let (code, digits) = number(&raw[at..], 16, 8);
+                let code = u8::try_from(code).ok().filter(|_| digits > 0);
+                value.push(code.ok_or_else(|| fail(start + at, "expected one byte in hexadecimal after \\x"))?);
+                at += digits;
+            }
+            Some(kind @ (b'u' | b'U')) => {
+                let length = if kind == b'u' { 4 } else { 8 };
+                let (code, digits) = number(&raw[at..], 16, length);
+                let character = char::from_u32(code).filter(|_| digits == length);
+                let character =
+                    character.ok_or_else(|| fail(start + at, "expected a Unicode character in hexadecimal"))?;
+                value.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+                at += digits;
+            }
+            _ => return Err(fail(start + at - 1, "unknown escape in the string")),
+        }
+    }
+    Ok(value)
+}
+
+/// The value and length of the at most `longest` digits at the start.
+fn number(raw: &[u8], radix: u32, longest: usize) -> (u32, usize) {
+    let digits = raw.iter().take(longest).map_while(|&byte| char::from(byte).to_digit(radix));
+    digits.fold((0, 0), |(value, count), digit| (value.wrapping_mul(radix) | digit, count + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skips_space_comments_and_bom() {
+        let mut cursor = Cursor::new("\u{feff} \r\n// line\n/* block\n*/ a /*index=5*/, b");
+        assert_eq!(cursor.word("").unwrap(), "a");
+        assert!(cursor.eat(b','));
+        assert_eq!(cursor.word("").unwrap(), "b");
+        assert_eq!(cursor.peek(), None);
+    }
+
+    #[test]
+    fn integers() {
+        assert_eq!(Cursor::new("-12]").integer().unwrap(), -12);
+        assert_eq!(Cursor::new("18446744073709551615").integer().unwrap(), -1);
+        assert!(Cursor::new("18446744073709551616").integer().is_err());
+        assert!(Cursor::new("-").integer().is_err());
+    }
+
+    #[test]
+    fn floats() {
+        assert_eq!(Cursor::new("-1.5e-3,").float().unwrap(), -1.5e-3);
+        assert_eq!(Cursor::new(".5").float().unwrap(), 0.5);
+        assert!(Cursor::new("1e400").float().is_err());
+        assert!(Cursor::new("e").float().is_err());
+    }
+
+    #[test]
+    fn strings() {
+        assert_eq!(Cursor::new(r#"'a"b'"#).string().unwrap(), "a\"b");
+        assert_eq!(Cursor::new(r#""\x41\102\n\u00e9""#).string().unwrap(), "AB\né");
+        assert_eq!(&*Cursor::new(r#""\377""#).bytes().unwrap(), b"\xff");
+        assert!(Cursor::new(r#""\377""#).string().is_err());
+        assert!(Cursor::new(r#""\"#).bytes().is_err());
+    }
+
+    #[test]
+    fn braces_are_balanced_outside_strings() {
+        assert_eq!(Cursor::new(r#"{"a}": {"b": "\"}"}} rest"#).braces().unwrap(), r#"{"a}": {"b": "\"}"}}"#);
+        assert!(Cursor::new("{{}").braces().is_err());
+    }
+}

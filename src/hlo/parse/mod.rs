@@ -1,0 +1,152 @@
+//! HLO text to `HloModuleProto`, as XLA's own parser builds it.
+
+mod attributes;
+mod computation;
+mod cursor;
+mod error;
+mod infer;
+mod instruction;
+mod literal;
+mod metadata;
+mod module;
+mod names;
+mod opcode;
+mod shape;
+mod sharding;
+mod window;
+
+use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
+
+use cursor::{Cursor, fail};
+use error::Result;
+use foldhash::fast::RandomState;
+use names::UniqueNames;
+
+use super::HloModule;
+use crate::proto::HloComputationProto;
+
+pub use error::ParseError;
+
+/// Parses the text form of an HLO module.
+///
+/// It reads what XLA prints today and has printed over the last years, with or without `%` before names, shapes of
+/// operands and layouts, and modules that lack their `HloModule` header. Instruction ids, the order of computations and
+/// all other fields come out as XLA's own parser makes them.
+///
+/// # Errors
+/// The first thing that is wrong, with its place in the text; `file` names the text there.
+pub fn parse(text: &str, file: &str) -> std::result::Result<HloModule, ParseError> {
+    Parser::new(text).module().map_err(|failure| ParseError::new(file, text, failure))
+}
+
+/// Nesting of tuples, operands and computations that is accepted. Protobuf readers stop at 100 levels.
+const MAX_DEPTH: usize = 64;
+
+/// Shapes that a text may leave out, besides one for every few characters.
+const COPIES: usize = 1 << 16;
+
+type Map<K, V> = HashMap<K, V, RandomState>;
+
+struct Parser<'a> {
+    cursor: Cursor<'a>,
+    depth: usize,
+    /// Finished computations; the index is the id. Callees come first because the text defines before it uses.
+    computations: Vec<HloComputationProto>,
+    computation_by_name: Map<&'a str, usize>,
+    computation_names: UniqueNames<'a>,
+    instruction_names: UniqueNames<'a>,
+    elided: literal::Elided,
+    /// Parts that may still be copied, so that a short text cannot ask for a large module.
+    copies_left: usize,
+}
+
+impl<'a> Parser<'a> {
+    fn new(text: &'a str) -> Parser<'a> {
+        Parser {
+            cursor: Cursor::new(text),
+            depth: 0,
+            computations: Vec::new(),
+            computation_by_name: Map::default(),
+            computation_names: UniqueNames::default(),
+            instruction_names: UniqueNames::default(),
+            elided: literal::Elided::default(),
+            copies_left: text.len() / 16 + COPIES,
+        }
+    }
+
+    /// Accounts for `parts` shapes or shardings that a copy makes without the text spelling them out.
+    fn charge(&mut self, start: usize, parts: usize) -> Result<()> {
+        match self.copies_left.checked_sub(parts) {
+            Some(left) => {
+                self.copies_left = left;
+                Ok(())
+            }
+            None => Err(fail(start, "too many and too large shapes that the text does not spell out")),
+        }
+    }
+
+    /// Runs `parse` one level deeper, within the limit that keeps hostile texts from exhausting the stack.
+    fn nested<T>(&mut self, parse: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        if self.depth == MAX_DEPTH {
+            return Err(fail(self.pos(), format!("nested deeper than {MAX_DEPTH} levels")));
+        }
+        self.depth += 1;
+        let result = parse(self);
+        self.depth -= 1;
+        result
+    }
+
+    /// Items between `open` and `close` with commas between them; `what` names the whole for messages.
+    fn list<T>(
+        &mut self,
+        open: u8,
+        close: u8,
+        what: &str,
+        mut item: impl FnMut(&mut Self) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        let mut items = Vec::new();
+        if !self.eat(open) {
+            return Err(self.expected(&format!("'{}' before the {what}", open as char)));
+        }
+        while !self.at(close) {
+            items.push(item(self)?);
+            if !self.eat(b',') {
+                break;
+            }
+        }
+        if !self.eat(close) {
+            return Err(self.expected(&format!("',' or '{}' in the {what}", close as char)));
+        }
+        Ok(items)
+    }
+
+    /// `{1,2,3}`
+    fn integers(&mut self) -> Result<Vec<i64>> {
+        self.list(b'{', b'}', "integers", |parser| parser.integer())
+    }
+
+    fn boolean(&mut self) -> Result<bool> {
+        if self.eat_word("true") {
+            return Ok(true);
+        }
+        if self.eat_word("false") { Ok(false) } else { Err(self.expected("true or false")) }
+    }
+}
+
+impl<'a> Deref for Parser<'a> {
+    type Target = Cursor<'a>;
+
+    fn deref(&self) -> &Cursor<'a> {
+        &self.cursor
+    }
+}
+
+impl DerefMut for Parser<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.cursor
+    }
+}
+
+#[cfg(test)]
+mod tests;
