@@ -12,6 +12,13 @@ fn sample(dtype: DType) -> Vec<u8> {
     (0..15 * dtype.size()).map(|i| (i * 37 + 5) as u8 & mask).collect()
 }
 
+/// The sample as a column-major array of three rows and five columns.
+fn transposed(dtype: DType) -> Vec<u8> {
+    let (row_major, size) = (sample(dtype), dtype.size());
+    let element = |row: usize, column: usize| &row_major[(5 * row + column) * size..][..size];
+    (0..5).flat_map(|column| (0..3).flat_map(move |row| element(row, column))).copied().collect()
+}
+
 /// The types that came after the API that a plugin was built with.
 fn is_newer_than(dtype: DType, version: ApiVersion) -> bool {
     match dtype {
@@ -37,6 +44,9 @@ fn every_dtype_makes_the_round_trip() {
             assert_eq!(buffer.dtype().unwrap(), dtype);
             assert_eq!(buffer.dims().unwrap(), [3, 5]);
             assert_eq!(buffer.to_host().unwrap(), data, "{plugin:?} {dtype}");
+            let layout = HostLayout::MinorToMajor(&[0, 1]);
+            let buffer = client.buffer_from_host(&transposed(dtype), dtype, &[3, 5], layout, device).unwrap();
+            assert_eq!(buffer.to_host().unwrap(), data, "{plugin:?} {dtype} from column-major");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ptr::NonNull;
 
 use super::client::Client;
-use super::error::{Error, Result};
+use super::error::Result;
 use super::ffi;
 use super::plugin::Plugin;
 
@@ -82,9 +82,13 @@ unsafe extern "C" fn run_callback(error: *mut ffi::Error, user_arg: *mut c_void)
     }
 }
 
-/// Waits for all of `events` and returns the first error among them, in order.
-pub fn wait_all<'a>(events: impl IntoIterator<Item = &'a Event>) -> Result<()> {
-    events.into_iter().map(Event::wait).fold(Ok(()), |first: Result<(), Error>, next| first.and(next))
+/// Waits for all of `events`, whatever becomes of them, and returns the first error in their order.
+pub(super) fn wait_all(events: &[Event]) -> Result<()> {
+    let mut result = Ok(());
+    for event in events {
+        result = result.and(event.wait());
+    }
+    result
 }
 
 impl Drop for Event {

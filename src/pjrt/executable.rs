@@ -154,8 +154,8 @@ impl LoadedExecutable {
     /// Starts the program on all its addressable devices. `args` are the arguments for each device, in the order of
     /// [`addressable_devices`](Self::addressable_devices).
     ///
-    /// Returns as soon as the program is on its way; errors that come later are in [`Execution::done`]. Arguments that
-    /// the program donates are deleted.
+    /// Returns when the program is on its way, or done: plugins may run small programs for one device on this thread.
+    /// Errors that come later are in [`Execution::done`]. Arguments that the program donates are deleted.
     ///
     /// Arguments are checked against [declared parameters](Self::declare_parameters); without these, against those of
     /// the first device, since plugins wait for ever when only some of the devices can start.

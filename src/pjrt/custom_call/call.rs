@@ -139,6 +139,9 @@ impl CallFrame<'_> {
 
 impl Completion {
     /// Ends the call with `result`.
+    ///
+    /// The plugin may run on with the program before this returns, on this very thread: whatever comes after the call,
+    /// the handlers of further calls included. Hold no lock that these take, and do not count on a quick return.
     pub fn complete(mut self, result: Result<(), FfiError>) {
         if let Some(completer) = self.0.take() {
             completer.complete(result);

@@ -8,6 +8,8 @@
 mod frame;
 mod call;
 mod packing;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_int, c_void};
@@ -24,8 +26,11 @@ pub use call::{Completion, FfiError, Outcome, Pending};
 pub use frame::{Attr, BufferRef, CallFrame};
 pub use packing::{is_packed, pack, unpack};
 
-/// Handlers by extension, target and platform. Not every plugin refuses a second handler.
-static REGISTERED: LazyLock<Mutex<HashMap<(usize, String, String), usize>>> = LazyLock::new(Mutex::default);
+/// Extension, target and platform.
+type Registration = (usize, String, String);
+
+/// The addresses of all handlers. Not every plugin refuses a second handler for a target.
+static REGISTERED: LazyLock<Mutex<HashMap<Registration, usize>>> = LazyLock::new(Mutex::default);
 
 /// A plugin's custom-call registry.
 pub struct Ffi {
@@ -84,10 +89,11 @@ unsafe extern "C" fn entry<H>(frame: *mut xla::CallFrame) -> *mut xla::Error
 where
     H: Fn(&CallFrame<'_>) -> Outcome + Copy + Send + Sync + 'static,
 {
-    // SAFETY: H has no bytes to be initialized, and `register` was given one, so it is inhabited; it is Copy.
-    let handler = unsafe { std::mem::MaybeUninit::<H>::uninit().assume_init() };
+    // SAFETY: H has no bytes that a reference would have to point to, and `register` was given one, so it is
+    // inhabited; it is Copy, so this one more is allowed.
+    let handler: &H = unsafe { NonNull::dangling().as_ref() };
     // SAFETY: the plugin passes a frame that is valid for this call.
-    unsafe { handle(frame, &handler) }
+    unsafe { handle(frame, handler) }
 }
 
 /// # Safety
