@@ -1,8 +1,10 @@
 //! HLO modules: the protobuf model, its text form and the checks before a plugin sees it.
 
 pub mod groups;
+mod infer;
 pub mod literal;
 mod load;
+mod opcode;
 mod parse;
 mod print;
 pub mod shape;
