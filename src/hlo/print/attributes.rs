@@ -549,7 +549,10 @@ fn stable(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
 fn topk(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
     out.set("k", i.k);
     out.set("largest", i.largest);
-    out.set_if("is_stable", i.is_stable);
+    // Stable is what XLA assumes since it knows the attribute; older parsers refuse to read it.
+    if !i.is_stable {
+        out.set("is_stable", false);
+    }
 }
 
 fn statistics(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
