@@ -16,7 +16,7 @@
 //! println!("{} devices", runtime.topology().device_count());
 //!
 //! let program = hlo::load(&std::fs::read("hlo/dp_tp_mlp_step.hlo")?, "dp_tp_mlp_step.hlo")?;
-//! let executable = Executable::compile(&runtime, plan, Some(&program))?;
+//! let executable = Executable::compile(&runtime, plan, Some(program))?;
 //! let arguments: Vec<HostArray> = executable
 //!     .parameters()
 //!     .iter()

@@ -93,16 +93,20 @@ fn devices_that_do_not_match_the_program() {
     let message = "the program needs 8 devices (1 replica × 8 partitions), the global view has 4: try -n 4 \
                    --devices-per-process 2";
     fails(&files, &outcome, 1, &[message]);
-    fails(&files, &spmd_run(["-n", "3", "hlo/dp_tp_mlp_step.hlo"]), 1, &["3 processes cannot share evenly", "try -n 2"]);
+    fails(
+        &files,
+        &spmd_run(["-n", "3", "hlo/dp_tp_mlp_step.hlo"]),
+        1,
+        &["3 processes cannot share evenly", "try -n 2"],
+    );
 }
 
 #[test]
 fn arguments_that_do_not_match_the_program() {
     let files = Files::new();
     let program = files.with("add.hlo", ADD);
-    let input = |arrays: &[(&str, HostArray)]| {
-        spmd_run([program.as_str(), "--input", files.npz("in.npz", arrays).as_str()])
-    };
+    let input =
+        |arrays: &[(&str, HostArray)]| spmd_run([program.as_str(), "--input", files.npz("in.npz", arrays).as_str()]);
     fails(&files, &input(&[("arg0", floats(4))]), 1, &["takes 2 arguments", "arg1 (f32[4])", "--fill"]);
     let three = [("arg0", floats(4)), ("arg1", floats(4)), ("arg2", floats(4))];
     fails(&files, &input(&three), 1, &["in.npz: 'arg2' is not an argument", "arg0 to arg1"]);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use spmd_run::launch::{ControllerEnv, LocalJob, PEER_FAILED, local};
-use spmd_run::rendezvous::{JoinOptions, Rendezvous, RendezvousError};
+use spmd_run::rendezvous::{Heartbeat, JoinOptions, Rendezvous, RendezvousError};
 
 /// Long enough for a loaded machine; reaching it means a hang.
 const LONG: Duration = Duration::from_secs(60);
@@ -47,6 +47,7 @@ fn controller_process() {
         host_coordinator: place.listener,
         token: place.token,
         host: String::new(),
+        heartbeat: Heartbeat { interval: Duration::from_millis(100), limit: Duration::from_secs(5) },
         ..JoinOptions::new(place.coordinator, index, place.process_count, LONG)
     })
     .unwrap();
@@ -55,6 +56,13 @@ fn controller_process() {
     let victim = index == place.process_count / 2;
     match &*role {
         "meet" => {}
+        "paused" => {
+            eprintln!("ready {}", std::process::id());
+            if index == 0 {
+                std::io::stdin().read_line(&mut String::new()).unwrap();
+            }
+            job.barrier("resumed", LONG).unwrap();
+        }
         "killed" if victim => kill_process(rustix::process::getpid(), Signal::KILL).unwrap(),
         "killed first" if index == 0 => kill_process(rustix::process::getpid(), Signal::KILL).unwrap(),
         "fails" if victim => {
@@ -125,8 +133,9 @@ impl Running {
         while pids.len() < ready {
             let mut line = String::new();
             assert_ne!(stderr.read_line(&mut line).unwrap(), 0, "the launcher ended early");
-            let (_, pid) = line.trim().split_once("ready ").unwrap();
-            pids.push(Pid::from_raw(pid.parse().unwrap()).unwrap());
+            if let Some((_, pid)) = line.trim().split_once("ready ") {
+                pids.push(Pid::from_raw(pid.parse().unwrap()).unwrap());
+            }
         }
         Self { child, stderr, pids }
     }
@@ -326,6 +335,21 @@ fn a_killed_controller_ends_the_others_and_is_the_cause() {
                 || line.contains("error: lost the coordinator at 127.0.0.1:")
         };
         assert_eq!(lines.iter().filter(reason).count(), 3, "{lines:?}");
+    }
+}
+
+#[test]
+fn a_controller_that_is_stopped_for_a_while_does_no_harm() {
+    for paused in 0..2 {
+        let mut command = role(3, "paused");
+        command.stdin(Stdio::piped());
+        let mut running = Running::start(command, 3);
+        kill_process(running.pids[paused], Signal::STOP).unwrap();
+        std::thread::sleep(Duration::from_secs(1));
+        kill_process(running.pids[paused], Signal::CONT).unwrap();
+        running.child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        let (status, rest) = running.finish();
+        assert_eq!(status.code(), Some(0), "{rest}");
     }
 }
 

@@ -29,20 +29,31 @@ fn dev() {
             continue;
         };
         let result = std::panic::catch_unwind(|| {
-            let case = Case {
-                plugin: common::plugin(),
-                program,
-                replicas: 1,
-                partitions: 8,
-                fill: Fill::Random { seed: 1 },
-            };
+            let case =
+                Case { plugin: common::plugin(), program, replicas: 1, partitions: 8, fill: Fill::Random { seed: 1 } };
             let partitioned = case.partition();
             let arguments = case.arguments(&partitioned.parameters);
+            let start = std::time::Instant::now();
             let alone = case.run_alone(&arguments);
+            println!("alone {:?}", start.elapsed());
             for processes in [1, 2, 4, 8] {
                 let lowered = case.lower(&partitioned.module, processes);
+                let start = std::time::Instant::now();
                 let bridged = case.run_bridged(&lowered, processes, &arguments, 2);
-                println!("{name} {processes}: {} collectives, same: {}", lowered.collectives.len(), alone == bridged);
+                let f = |r: &common::bridged::Results| -> Vec<f32> {
+                    r.iter().flatten().flat_map(|b| common::floats_of(b)).collect()
+                };
+                let diff = f(&alone)
+                    .iter()
+                    .zip(f(&bridged))
+                    .map(|(a, b)| (a - b).abs() / a.abs().max(1.0))
+                    .fold(0f32, f32::max);
+                println!(
+                    "{name} {processes}: {} collectives, same: {} {diff} {:?}",
+                    lowered.collectives.len(),
+                    alone == bridged,
+                    start.elapsed()
+                );
             }
         });
         failed += i32::from(result.is_err());

@@ -255,7 +255,8 @@ fn watch_time(limit: Option<Duration>, world: World) {
     let Some(limit) = limit else { return };
     std::thread::spawn(move || {
         std::thread::sleep(limit);
-        let failure = Failure::program(anyhow::anyhow!("the job did not end within {} s (--timeout)", limit.as_secs_f64()));
+        let failure =
+            Failure::program(anyhow::anyhow!("the job did not end within {} s (--timeout)", limit.as_secs_f64()));
         if world.abort(&failure.message()).is_none() {
             let _ = failure.report();
         }

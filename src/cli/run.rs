@@ -116,9 +116,12 @@ fn load_program(path: &Path) -> Result<Program, Failure> {
 
 impl Options {
     fn check_usage(&self) -> Result<(), Failure> {
-        let outputs = [("--output", self.output.is_some()), ("--expect", self.expect.is_some()), ("--print", self.print)];
+        let outputs =
+            [("--output", self.output.is_some()), ("--expect", self.expect.is_some()), ("--print", self.print)];
         match outputs.iter().find(|(_, given)| self.check && *given) {
-            Some((option, _)) => Err(Failure::usage(format!("{option} needs results, but --check does not run the program"))),
+            Some((option, _)) => {
+                Err(Failure::usage(format!("{option} needs results, but --check does not run the program")))
+            }
             None => Ok(()),
         }
     }
@@ -143,11 +146,17 @@ impl Options {
     }
 
     /// One controller's part. Process 0 brings the plan and the program.
-    fn run(&self, world: World, data_plane: DataPlaneOptions, mine: Option<(Plan, Program)>) -> Result<ExitCode, Failure> {
+    fn run(
+        &self,
+        world: World,
+        data_plane: DataPlaneOptions,
+        mine: Option<(Plan, Program)>,
+    ) -> Result<ExitCode, Failure> {
         let plugin = plugins::find(self.job.plugin.as_deref())?;
-        let plan = world.from_first("plan", || mine.as_ref().map(|(plan, _)| *plan).ok_or(RuntimeError::NoProgram))?;
+        let (plan, program) = mine.unzip();
+        let plan = world.from_first("plan", || plan.ok_or(RuntimeError::NoProgram))?;
         let runtime = Runtime::open(world, &plugin.path, plan.devices_per_process, data_plane)?;
-        let executable = Executable::compile(&runtime, plan, mine.as_ref().map(|(_, program)| program))?;
+        let executable = Executable::compile(&runtime, plan, program)?;
         let is_first = runtime.world().process_index() == 0;
         let mut report = Report::new(&runtime, &executable, plan, self.job.format);
         if self.check {
@@ -162,7 +171,8 @@ impl Options {
         drop(arrays);
         executable.run_steps(&mut arguments, self.warmup as usize)?;
         let (results, seconds) = executable.run_steps(&mut arguments, self.repeat as usize)?;
-        report.steps = StepTimes::of_slowest(&runtime.world().all_gather("step times", seconds).map_err(RuntimeError::from)?);
+        report.steps =
+            StepTimes::of_slowest(&runtime.world().all_gather("step times", seconds).map_err(RuntimeError::from)?);
 
         let mut matches = true;
         if self.output.is_some() || self.expect.is_some() || self.print {

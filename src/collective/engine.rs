@@ -97,6 +97,14 @@ struct Shared {
     scratch: ScratchPool,
 }
 
+/// What engine threads do.
+enum Job {
+    /// Every local member of the group is here.
+    Run(Instance),
+    /// A call has come to its end.
+    Return(Done, Result<(), CollectiveError>),
+}
+
 #[derive(Default)]
 struct State {
     failed: Option<CollectiveError>,
@@ -104,7 +112,7 @@ struct State {
     /// Per local device: the call it has not returned from.
     current: Vec<Option<InstanceId>>,
     gathering: HashMap<InstanceId, Instance>,
-    ready: VecDeque<Instance>,
+    ready: VecDeque<Job>,
     programs: HashMap<u64, Weak<Program>>,
     used_program_ids: HashSet<u64>,
     idle_threads: usize,
@@ -211,7 +219,7 @@ impl Drop for Communicator {
 impl ProgramCollectives {
     /// Local device `local_device` has come to instruction `key` in execution `run` of the program. Returns at once;
     /// `done` is called exactly once, when the results are written or with the error, possibly before this returns and
-    /// from any thread, and must not block.
+    /// from any thread; it may wait for what other devices do, but not for another call of this one.
     ///
     /// Each device has at most one call outstanding in the whole communicator, and goes through the runs of a program
     /// one after the other, in increasing order, the same on every process.
@@ -276,9 +284,8 @@ impl ProgramCollectives {
         instance.arrived.push(arrived);
         if instance.arrived.len() == instance.group().map_or(0, |group| group.local_ranks().len()) {
             if let Some(instance) = state.gathering.remove(&id) {
-                state.ready.push_back(instance);
+                self.shared.put_to_work(state, Job::Run(instance));
             }
-            self.shared.put_to_work(state);
             return Ok(());
         }
         if let Some(explanation) = self.shared.local_divergence(&state, &id) {
@@ -386,10 +393,11 @@ impl State {
 }
 
 impl Shared {
-    /// Wakes or starts a thread for what is ready.
-    fn put_to_work(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
-        // A device has one call outstanding, so that many threads always have one that is free or about to be.
-        let enough = state.threads.len() - usize::from(state.has_timer) >= state.current.len();
+    /// Wakes or starts a thread for a job.
+    fn put_to_work(self: &Arc<Self>, mut state: MutexGuard<'_, State>, job: Job) {
+        state.ready.push_back(job);
+        // A device has one call outstanding, which runs or returns.
+        let enough = state.threads.len() - usize::from(state.has_timer) >= 2 * state.current.len();
         if enough || state.ready.len() <= state.idle_threads {
             drop(state);
             self.work.notify_one();
@@ -407,12 +415,12 @@ impl Shared {
         }
     }
 
-    fn run_ready(&self) {
+    fn run_ready(self: &Arc<Self>) {
         loop {
             let mut state = lock(&self.state);
-            let instance = loop {
-                if let Some(instance) = state.ready.pop_front() {
-                    break instance;
+            let job = loop {
+                if let Some(job) = state.ready.pop_front() {
+                    break job;
                 }
                 if state.closed {
                     return;
@@ -422,11 +430,14 @@ impl Shared {
                 state.idle_threads -= 1;
             };
             drop(state);
-            self.run(instance);
+            match job {
+                Job::Run(instance) => self.run(instance),
+                Job::Return(done, outcome) => done(outcome),
+            }
         }
     }
 
-    fn run(&self, instance: Instance) {
+    fn run(self: &Arc<Self>, instance: Instance) {
         let Instance { id, instruction, mut arrived, .. } = instance;
         arrived.sort_by_key(|arrived| arrived.call.rank);
         let mut calls = Vec::with_capacity(arrived.len());
@@ -447,8 +458,13 @@ impl Shared {
             state.current[*local_device as usize] = None;
         }
         drop(state);
+        // A device may go on with its program inside `done` and wait there for another one that is done here, too.
+        let last = waiting.pop();
         for (_, done) in waiting {
-            done(outcome.clone());
+            self.put_to_work(lock(&self.state), Job::Return(done, outcome.clone()));
+        }
+        if let Some((_, done)) = last {
+            done(outcome);
         }
     }
 
@@ -566,8 +582,13 @@ impl Shared {
                 return first.clone();
             }
             state.failed = Some(error.clone());
-            let gathering = std::mem::take(&mut state.gathering);
-            let pending: Vec<Instance> = gathering.into_values().chain(std::mem::take(&mut state.ready)).collect();
+            let mut pending: Vec<Instance> = std::mem::take(&mut state.gathering).into_values().collect();
+            for job in std::mem::take(&mut state.ready) {
+                match job {
+                    Job::Run(instance) => pending.push(instance),
+                    Job::Return(..) => state.ready.push_back(job),
+                }
+            }
             for arrived in pending.iter().flat_map(|instance| &instance.arrived) {
                 state.current[arrived.local_device as usize] = None;
             }

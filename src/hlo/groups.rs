@@ -412,19 +412,13 @@ fn transpose(values: &[i64], dims: &[i64], order: &[usize]) -> Result<Vec<i64>, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::SourceTarget;
     use crate::proto::axis_ref_proto::SubAxis;
     use crate::proto::mesh_proto::MeshAxis;
-    use crate::proto::SourceTarget;
 
     fn collective(opcode: &str, channel_id: i64, use_global_device_ids: bool) -> HloInstructionProto {
         let name = format!("{opcode}.1");
-        HloInstructionProto {
-            name,
-            opcode: opcode.to_owned(),
-            channel_id,
-            use_global_device_ids,
-            ..Default::default()
-        }
+        HloInstructionProto { name, opcode: opcode.to_owned(), channel_id, use_global_device_ids, ..Default::default() }
     }
 
     fn with_groups(mut instruction: HloInstructionProto, groups: &[&[i64]]) -> HloInstructionProto {
@@ -491,10 +485,7 @@ mod tests {
     #[test]
     fn sub_axes_expand() {
         let axes = [("a", 8)];
-        assert_eq!(
-            replica_groups(&mesh(&axes, &[], &[(0, Some((1, 2)))])).unwrap(),
-            [[0, 4], [1, 5], [2, 6], [3, 7]]
-        );
+        assert_eq!(replica_groups(&mesh(&axes, &[], &[(0, Some((1, 2)))])).unwrap(), [[0, 4], [1, 5], [2, 6], [3, 7]]);
         assert_eq!(
             replica_groups(&mesh(&axes, &[], &[(0, Some((4, 2))), (0, Some((1, 2)))])).unwrap(),
             [[0, 4, 1, 5], [2, 6, 3, 7]]

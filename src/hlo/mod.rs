@@ -1,5 +1,6 @@
 //! HLO modules: the protobuf model, its text form and the checks before a plugin sees it.
 
+mod dead_code;
 pub mod groups;
 mod infer;
 pub mod literal;
@@ -10,6 +11,7 @@ mod print;
 pub mod shape;
 mod verify;
 
+pub use dead_code::remove_dead_code;
 pub use load::{LoadError, load};
 pub use parse::{ParseError, parse};
 pub use print::print;

@@ -171,12 +171,12 @@ impl Variables {
     }
 }
 
-fn parse<T: FromStr<Err: ToString>>(name: &'static str, value: &OsStr) -> Result<T, EnvironmentError> {
+fn parse<T: FromStr>(name: &'static str, value: &OsStr) -> Result<T, EnvironmentError> {
     let value = value.to_string_lossy();
-    value.parse().map_err(|error: T::Err| EnvironmentError::Value {
+    value.parse().map_err(|_| EnvironmentError::Value {
         name,
-        value: value.into_owned(),
-        reason: error.to_string(),
+        value: value.to_string(),
+        reason: "it must be a whole number".to_owned(),
     })
 }
 
@@ -245,7 +245,7 @@ mod tests {
         let error = read(&[("SPMD_INITIALIZATION", "1")]).unwrap_err();
         insta::assert_snapshot!(error, @"unknown environment variable SPMD_INITIALIZATION: known are SPMD_COORDINATOR, SPMD_COORDINATOR_FD, SPMD_PROCESS_INDEX, SPMD_PROCESS_COUNT, SPMD_JOB_TOKEN");
         let error = read(&[(PROCESS_COUNT, "four")]).unwrap_err();
-        insta::assert_snapshot!(error, @"SPMD_PROCESS_COUNT=four: invalid digit found in string");
+        insta::assert_snapshot!(error, @"SPMD_PROCESS_COUNT=four: it must be a whole number");
         let error = read(&[(PROCESS_COUNT, "4"), (PROCESS_INDEX, "0")]).unwrap().place().unwrap_err();
         insta::assert_snapshot!(error, @"SPMD_PROCESS_INDEX is set but SPMD_COORDINATOR is not: a launcher sets both, set all of them or none");
         let error =

@@ -1,6 +1,6 @@
 //! Starts the controller processes of a job and watches them.
 //!
-//! [`local`] starts them on this machine. They learn their place from environment variables, which
+//! [`local()`] starts them on this machine. They learn their place from environment variables, which
 //! [`ControllerEnv::from_env`] reads back.
 
 mod environment;

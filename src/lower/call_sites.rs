@@ -5,7 +5,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Error, module};
+use super::Error;
+use super::module::{self, Fresh};
 use crate::collective::CollectiveSpec;
 use crate::proto::{HloComputationProto, HloModuleProto};
 
@@ -15,15 +16,22 @@ const MAX_COPIES: usize = 10_000;
 /// Opcodes that may call a computation with custom calls.
 const CALLERS: [&str; 3] = ["while", "conditional", "call"];
 
-/// Copies computations until each that holds bridged collectives has one call site; copies of collectives are added to
-/// `bridged`. Fusions of custom calls become plain calls.
+/// Copies computations until each that holds bridged collectives, and each that is an alternative to one that does, has
+/// one call site; these are the result. Copies of collectives are added to `bridged`. Fusions of custom calls become
+/// plain calls.
 pub(super) fn separate(
     module: &mut HloModuleProto,
     bridged: &mut HashMap<i64, CollectiveSpec>,
-) -> Result<(), Error> {
+    fresh: &mut Fresh,
+) -> Result<HashSet<i64>, Error> {
     unfuse(module)?;
-    let mut holders = module::holders(module, |instruction| bridged.contains_key(&instruction.id));
-    let mut copier = Copier::new(module);
+    let holders = module::holders(module, |instruction| bridged.contains_key(&instruction.id));
+    let mut members = HashSet::new();
+    for instruction in module.computations.iter().flat_map(|computation| &computation.instructions) {
+        if instruction.called_computation_ids.iter().any(|callee| holders.contains(callee)) {
+            members.extend(instruction.called_computation_ids.iter().copied());
+        }
+    }
     let mut index: HashMap<i64, usize> =
         module.computations.iter().enumerate().map(|(at, computation)| (computation.id, at)).collect();
     let originals = module.computations.len();
@@ -34,7 +42,7 @@ pub(super) fn separate(
         for position in 0..module.computations[at].instructions.len() {
             for slot in 0..module.computations[at].instructions[position].called_computation_ids.len() {
                 let callee = module.computations[at].instructions[position].called_computation_ids[slot];
-                let Some(&target) = index.get(&callee).filter(|_| holders.contains(&callee)) else { continue };
+                let Some(&target) = index.get(&callee).filter(|_| members.contains(&callee)) else { continue };
                 if claimed.insert(callee) {
                     open.push(target);
                     continue;
@@ -43,9 +51,9 @@ pub(super) fn separate(
                     let what = format!("computations with collectives are called from more than {MAX_COPIES} places");
                     return Err(Error::Unsupported(vec![what]));
                 }
-                let copy = copier.copy(&module.computations[target], bridged);
+                let copy = copy(&module.computations[target], fresh, bridged);
                 let id = copy.id;
-                holders.insert(id);
+                members.insert(id);
                 claimed.insert(id);
                 index.insert(id, module.computations.len());
                 origin.push(origin[target]);
@@ -59,7 +67,7 @@ pub(super) fn separate(
     let mut sorted: Vec<_> = origin.into_iter().zip(std::mem::take(&mut module.computations)).collect();
     sorted.sort_by_key(|&(origin, _)| origin);
     module.computations = sorted.into_iter().map(|(_, computation)| computation).collect();
-    Ok(())
+    Ok(members)
 }
 
 /// Makes calls of fusions that hold custom calls of ours, and refuses other places where none can stand.
@@ -88,70 +96,30 @@ fn unfuse(module: &mut HloModuleProto) -> Result<(), Error> {
     if refused.is_empty() { Ok(()) } else { Err(Error::Unsupported(refused)) }
 }
 
-struct Copier {
-    next_computation: i64,
-    /// The next instruction id, where ids do not hold their computation's.
-    next_instruction: Option<i64>,
-    names: HashSet<String>,
-}
-
-impl Copier {
-    fn new(module: &HloModuleProto) -> Copier {
-        let computations = &module.computations;
-        let next_computation = computations.iter().map(|computation| computation.id).max().unwrap_or(0) + 1;
-        let mut ids = computations.iter().flat_map(|computation| {
-            computation.instructions.iter().map(move |instruction| (computation.id, instruction.id))
-        });
-        let qualified = ids.clone().all(|(computation, instruction)| instruction >> 32 == computation);
-        let next_instruction = (!qualified).then(|| ids.by_ref().map(|(_, id)| id).max().unwrap_or(0) + 1);
-        let instructions = computations.iter().flat_map(|computation| &computation.instructions);
-        let mut names: HashSet<String> = instructions.map(|instruction| instruction.name.clone()).collect();
-        names.extend(computations.iter().map(|computation| computation.name.clone()));
-        Copier { next_computation, next_instruction, names }
-    }
-
-    fn copy(
-        &mut self,
-        original: &HloComputationProto,
-        bridged: &mut HashMap<i64, CollectiveSpec>,
-    ) -> HloComputationProto {
-        let mut copy = original.clone();
-        copy.id = self.next_computation;
-        self.next_computation += 1;
-        copy.name = self.name(&original.name);
-        let mut renamed = HashMap::new();
-        for instruction in &mut copy.instructions {
-            let old = instruction.id;
-            instruction.id = match &mut self.next_instruction {
-                Some(next) => {
-                    *next += 1;
-                    *next - 1
-                }
-                None => copy.id << 32 | (old & 0xffff_ffff),
-            };
-            instruction.name = self.name(&instruction.name);
-            renamed.insert(old, instruction.id);
-            if let Some(spec) = bridged.get(&old).cloned() {
-                bridged.insert(instruction.id, spec);
-            }
-        }
-        let rename = |id: &mut i64| *id = *renamed.get(id).unwrap_or(id);
-        rename(&mut copy.root_id);
-        for instruction in &mut copy.instructions {
-            instruction.operand_ids.iter_mut().for_each(rename);
-            instruction.control_predecessor_ids.iter_mut().for_each(rename);
-        }
-        copy
-    }
-
-    fn name(&mut self, original: &str) -> String {
-        let mut number = 2u64;
-        loop {
-            let name = format!("{original}.site{number}");
-            if self.names.insert(name.clone()) {
-                return name;
-            }
-            number += 1;
+/// A copy of a computation under fresh ids and names.
+fn copy(
+    original: &HloComputationProto,
+    fresh: &mut Fresh,
+    bridged: &mut HashMap<i64, CollectiveSpec>,
+) -> HloComputationProto {
+    let mut copy = original.clone();
+    copy.id = fresh.computation();
+    copy.name = fresh.name(&original.name);
+    let mut renamed = HashMap::new();
+    for instruction in &mut copy.instructions {
+        let old = instruction.id;
+        instruction.id = fresh.instruction(copy.id);
+        instruction.name = fresh.name(&instruction.name);
+        renamed.insert(old, instruction.id);
+        if let Some(spec) = bridged.get(&old).cloned() {
+            bridged.insert(instruction.id, spec);
         }
     }
+    let rename = |id: &mut i64| *id = *renamed.get(id).unwrap_or(id);
+    rename(&mut copy.root_id);
+    for instruction in &mut copy.instructions {
+        instruction.operand_ids.iter_mut().for_each(rename);
+        instruction.control_predecessor_ids.iter_mut().for_each(rename);
+    }
+    copy
 }

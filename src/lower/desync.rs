@@ -45,7 +45,9 @@ pub(super) fn desync(module: &mut HloModuleProto) -> Result<(), Error> {
             continue;
         }
 
-        computation.instructions.retain(|instruction| start_of.get(&instruction.id).is_none_or(|start| *start == instruction.id));
+        computation
+            .instructions
+            .retain(|instruction| start_of.get(&instruction.id).is_none_or(|start| *start == instruction.id));
         let forward = |id: &mut i64| *id = *start_of.get(id).unwrap_or(id);
         forward(&mut computation.root_id);
         for instruction in &mut computation.instructions {

@@ -25,6 +25,9 @@ use crate::hlo::groups::GroupError;
 use plan::Plan;
 
 /// The custom call that stands for a collective; its attribute `key` is [`CollectiveSpec::key`].
+///
+/// It has one more operand and one more result than the collective, the last ones: `u32[]`s without a meaning, which
+/// keep the collectives of a device in order.
 pub const COLLECTIVE_TARGET: &str = "spmd_run.collective";
 
 /// The custom call that returns a device's replica or partition id; its attribute `kind` says which of the two.
@@ -165,8 +168,9 @@ pub fn lower(module: &HloModule, layout: &Layout) -> Result<Lowered, Error> {
             }
         }
     }
-    call_sites::separate(proto, &mut bridged)?;
-    order::chain(proto, &bridged);
+    let mut fresh = module::Fresh::new(proto);
+    let members = call_sites::separate(proto, &mut bridged, &mut fresh)?;
+    order::thread(proto, &members, &mut bridged, &mut fresh);
 
     let mut collectives = Vec::with_capacity(bridged.len());
     for instruction in proto.computations.iter_mut().flat_map(|computation| &mut computation.instructions) {

@@ -67,10 +67,8 @@ pub fn is_partitioned(module: &HloModule) -> bool {
         root || instruction.opcode == "parameter"
     };
     let is_global = |instruction: &HloInstructionProto| {
-        matches!(
-            instruction.custom_call_target.as_str(),
-            "Sharding" | "SPMDFullToShardShape" | "SPMDShardToFullShape"
-        ) || (instruction.sharding.is_set() && !may_keep_sharding(instruction))
+        matches!(instruction.custom_call_target.as_str(), "Sharding" | "SPMDFullToShardShape" | "SPMDShardToFullShape")
+            || (instruction.sharding.is_set() && !may_keep_sharding(instruction))
     };
     if is_for_shardy(proto) || instructions(proto).any(is_global) {
         return false;
@@ -97,7 +95,8 @@ fn sharding_count(module: &HloModuleProto) -> Option<i64> {
 fn devices_of(sharding: &OpSharding) -> Option<i64> {
     let tuple = sharding.tuple_shardings.iter().filter_map(devices_of).max();
     let product = |dims: &[i64]| dims.iter().try_fold(1i64, |product, &dim| product.checked_mul(dim));
-    let tiles = Some(&sharding.tile_assignment_dimensions).filter(|dims| !dims.is_empty()).and_then(|dims| product(dims));
+    let tiles =
+        Some(&sharding.tile_assignment_dimensions).filter(|dims| !dims.is_empty()).and_then(|dims| product(dims));
     let mesh = sharding.named_sharding.as_option().and_then(|named| named.mesh.as_option());
     let sizes = mesh.map(|mesh| mesh.axes.iter().map(|axis| axis.size).collect::<Vec<_>>());
     let named = sizes.filter(|sizes| !sizes.is_empty()).and_then(|sizes| product(&sizes));

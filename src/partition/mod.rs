@@ -78,12 +78,7 @@ pub enum Error {
 /// Partitions a program for this number of replicas and partitions.
 ///
 /// A program that was partitioned before is taken as it is, and so is one for a single partition.
-pub fn partition(
-    plugin: &Plugin,
-    program: &Program,
-    replicas: i64,
-    partitions: i64,
-) -> Result<Partitioned, Error> {
+pub fn partition(plugin: &Plugin, program: &Program, replicas: i64, partitions: i64) -> Result<Partitioned, Error> {
     let imported;
     let global = match program {
         Program::Hlo(module) => module,

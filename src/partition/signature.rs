@@ -88,7 +88,11 @@ fn leaves(shape: &ShapeProto, sharding: &OpSharding) -> Result<Vec<GlobalArg>, E
         let (arrays, found) = (shapes.len(), shardings.len());
         return Err(Error::Malformed(format!("a tuple of {arrays} arrays has {found} shardings")));
     }
-    Ok(shapes.into_iter().zip(shardings).map(|(shape, sharding)| GlobalArg { shape: shape.clone(), sharding }).collect())
+    Ok(shapes
+        .into_iter()
+        .zip(shardings)
+        .map(|(shape, sharding)| GlobalArg { shape: shape.clone(), sharding })
+        .collect())
 }
 
 /// From the shape of a shard to that of the array.

@@ -1,5 +1,6 @@
 //! Arrays on devices.
 
+use std::ffi::c_int;
 use std::fmt;
 use std::ptr::NonNull;
 
@@ -63,6 +64,14 @@ impl Buffer {
         self.client.device_of(self.query::<ffi::BufferDevice>()?.device, "PJRT_Buffer_Device")
     }
 
+    pub(super) fn is_on(&self, device: &Device) -> Result<bool> {
+        Ok(self.query::<ffi::BufferDevice>()?.device == device.as_ptr())
+    }
+
+    pub(super) fn shape(&self) -> Result<(c_int, &[i64])> {
+        Ok((self.query::<ffi::BufferElementType>()?.element_type, self.dims()?))
+    }
+
     /// The memory that holds the array.
     pub fn memory(&self) -> Result<Memory> {
         let args = self.query::<ffi::BufferMemory>()?;
@@ -109,6 +118,7 @@ impl Buffer {
                 return Err(Error::Invalid("arrays are copied to the host dense, not with strides".to_owned()));
             }
         };
+        self.check_host_layout(minor_to_major)?;
         let mut raw_layout = layout::to_raw(minor_to_major);
         let needed = self.copy_to(std::ptr::null_mut(), 0, &mut raw_layout)?.dst_size;
         if needed > data.len() {
@@ -121,6 +131,20 @@ impl Buffer {
         let event = NonNull::new(args.event).ok_or_else(|| no_handle("PJRT_Buffer_ToHostBuffer", "event"))?;
         // SAFETY: a new event of this client. The wait keeps `data` borrowed until the copy is complete.
         unsafe { Event::from_raw(event, self.client.clone()) }.wait()
+    }
+
+    /// Refuses a layout that the plugin would ignore: CPU plugins before 0.106 always copy in the device's own.
+    fn check_host_layout(&self, minor_to_major: &[i64]) -> Result<()> {
+        let plugin = self.client.plugin();
+        if plugin.api_version().minor >= 106 || self.client.platform_name()? != "cpu" {
+            return Ok(());
+        }
+        match self.layout()? {
+            BufferLayout::Tiled { minor_to_major: own, .. } if own != minor_to_major => Err(plugin.lacks(format!(
+                "copies to the host in another order of dimensions ({minor_to_major:?}) than the device's ({own:?})"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Asks for a copy of `size` bytes to `data`; null only asks how many bytes it takes.

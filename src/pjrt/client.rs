@@ -266,7 +266,8 @@ impl Client {
         unsafe { LoadedExecutable::from_raw(executable, self.clone()) }
     }
 
-    /// Copies an array from host memory to a device. `data` may be reused as soon as this returns.
+    /// Copies an array from host memory to a device, where it gets the default layout. `data` may be reused as soon as
+    /// this returns.
     ///
     /// `dims` are in elements; types narrower than a byte take a whole byte per element in `data`.
     pub fn buffer_from_host(
@@ -277,32 +278,32 @@ impl Client {
         layout: HostLayout<'_>,
         device: &Device,
     ) -> Result<Buffer> {
-        self.buffer_from_host_to(data, dtype, dims, layout, |args| args.device = device.as_ptr())
+        self.buffer_from_host_to(data, dtype, dims, layout, Place { device: Some(device), ..Place::default() })
     }
 
-    /// As [`buffer_from_host`](Self::buffer_from_host), to one of a device's memories.
-    pub fn buffer_from_host_to_memory(
+    /// As [`buffer_from_host`](Self::buffer_from_host), to any place and with any layout there.
+    ///
+    /// Programs whose parameters have other layouts than the default ones need their arguments so: plugins do not check
+    /// it, and compute with misplaced elements.
+    pub fn buffer_from_host_to(
         &self,
         data: &[u8],
         dtype: DType,
         dims: &[i64],
         layout: HostLayout<'_>,
-        memory: &Memory,
-    ) -> Result<Buffer> {
-        self.buffer_from_host_to(data, dtype, dims, layout, |args| args.memory = memory.as_ptr())
-    }
-
-    fn buffer_from_host_to(
-        &self,
-        data: &[u8],
-        dtype: DType,
-        dims: &[i64],
-        layout: HostLayout<'_>,
-        place: impl FnOnce(&mut ffi::BufferFromHostBuffer),
+        place: Place<'_>,
     ) -> Result<Buffer> {
         let element_type = layout::buffer_type(self.plugin(), dtype)?;
         let strides = layout::byte_strides(layout, dtype, dims)?;
         layout::check_span(data.len(), dtype, dims, strides.as_deref())?;
+        if place.device.is_none() && place.memory.is_none() {
+            return Err(Error::Invalid("a buffer needs a device or a memory".to_owned()));
+        }
+        if let Some(order) = place.minor_to_major {
+            layout::check_order(order, dims)?;
+            self.check_device_layout(order)?;
+        }
+        let mut device_layout = place.minor_to_major.map(layout::to_raw);
         // SAFETY: client and destination are live; the plugin copies the data, whose extent was checked, during the
         // call.
         let args = unsafe {
@@ -317,7 +318,9 @@ impl Client {
                     args.num_byte_strides = strides.len();
                 }
                 args.host_buffer_semantics = ffi::IMMUTABLE_ONLY_DURING_CALL;
-                place(args);
+                args.device = place.device.map_or(null_mut(), Device::as_ptr);
+                args.memory = place.memory.map_or(null_mut(), Memory::as_ptr);
+                args.device_layout = device_layout.as_mut().map_or(null_mut(), std::ptr::from_mut);
             })
         }?;
         let buffer =
@@ -330,6 +333,29 @@ impl Client {
         }
         Ok(buffer)
     }
+
+    /// Refuses a device layout that the plugin would get wrong: CPU plugins up to 0.106 (the next one known is 0.115)
+    /// always copy row-major, and only call the result by the layout that was asked for.
+    fn check_device_layout(&self, minor_to_major: &[i64]) -> Result<()> {
+        let is_row_major = minor_to_major.is_sorted_by(|minor, major| minor > major);
+        if !is_row_major && self.plugin().api_version().minor < 115 && self.platform_name()? == "cpu" {
+            return Err(self.plugin().lacks(format!(
+                "copies to the device in another order of dimensions ({minor_to_major:?}) than row-major"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Where on a device an array goes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Place<'a> {
+    /// The device; may be left out when there is a memory.
+    pub device: Option<&'a Device>,
+    /// The memory; `None` means the device's default one.
+    pub memory: Option<&'a Memory>,
+    /// The dimensions from the one that varies fastest to the slowest; `None` means the device's default layout.
+    pub minor_to_major: Option<&'a [i64]>,
 }
 
 impl fmt::Debug for Client {

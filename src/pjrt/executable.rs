@@ -1,6 +1,7 @@
 //! Compiled programs and their execution.
 
 use std::collections::BTreeMap;
+use std::ffi::c_int;
 use std::fmt;
 use std::ptr::{NonNull, null, null_mut};
 
@@ -62,6 +63,8 @@ pub struct LoadedExecutable {
     handles: Handles,
     num_outputs: usize,
     devices: Vec<Device>,
+    /// Numbers of element types, and dimensions.
+    parameters: Option<Vec<(c_int, Vec<i64>)>>,
 }
 
 /// Both sides of a loaded executable; destroys them.
@@ -118,7 +121,7 @@ impl LoadedExecutable {
             .iter()
             .map(|device| handles.client.device_of(*device, "PJRT_LoadedExecutable_AddressableDevices"))
             .collect::<Result<_>>()?;
-        Ok(LoadedExecutable { handles, num_outputs, devices })
+        Ok(LoadedExecutable { handles, num_outputs, devices, parameters: None })
     }
 
     /// The client that compiled the program.
@@ -136,11 +139,26 @@ impl LoadedExecutable {
         self.num_outputs
     }
 
+    /// Tells the element types and dimensions of the program's parameters, which plugins do not tell, so that
+    /// [`execute`](Self::execute) can refuse other arguments. Some plugins crash on them, others read past their end.
+    pub fn declare_parameters<'a>(&mut self, parameters: impl IntoIterator<Item = (DType, &'a [i64])>) -> Result<()> {
+        let plugin = self.client().plugin();
+        let parameters = parameters
+            .into_iter()
+            .map(|(dtype, dims)| Ok((layout::buffer_type(plugin, dtype)?, dims.to_vec())))
+            .collect::<Result<_>>()?;
+        self.parameters = Some(parameters);
+        Ok(())
+    }
+
     /// Starts the program on all its addressable devices. `args` are the arguments for each device, in the order of
     /// [`addressable_devices`](Self::addressable_devices).
     ///
     /// Returns as soon as the program is on its way; errors that come later are in [`Execution::done`]. Arguments that
     /// the program donates are deleted.
+    ///
+    /// Arguments are checked against [declared parameters](Self::declare_parameters); without these, against those of
+    /// the first device, since plugins wait for ever when only some of the devices can start.
     pub fn execute<'a, A: AsRef<[&'a Buffer]>>(&self, args: &[A], options: &ExecuteOptions) -> Result<Execution> {
         let num_devices = self.devices.len();
         if args.len() != num_devices {
@@ -150,11 +168,10 @@ impl LoadedExecutable {
             )));
         }
         let num_args = args.first().map_or(0, |args| args.as_ref().len());
-        if let Some(uneven) = args.iter().position(|args| args.as_ref().len() != num_args) {
-            return Err(Error::Invalid(format!(
-                "device 0 of the program got {num_args} arguments, device {uneven} got {}",
-                args[uneven].as_ref().len()
-            )));
+        if num_devices > 1 || self.parameters.is_some() {
+            for (device, args_of_device) in self.devices.iter().zip(args) {
+                self.check_arguments(device, args_of_device.as_ref(), args[0].as_ref())?;
+            }
         }
         let buffers: Vec<*mut ffi::Buffer> =
             args.iter().flat_map(|args| args.as_ref().iter().map(|buffer| buffer.as_ptr())).collect();
@@ -201,6 +218,39 @@ impl LoadedExecutable {
                 .collect::<Result<_>>()?,
             done: done.collect::<Result<_>>()?,
         })
+    }
+
+    /// Refuses arguments that would keep the program, or only this device, from starting.
+    fn check_arguments(&self, device: &Device, args: &[&Buffer], args_of_first: &[&Buffer]) -> Result<()> {
+        let expected = self.parameters.as_ref().map_or(args_of_first.len(), Vec::len);
+        if args.len() != expected {
+            return Err(Error::Invalid(format!(
+                "the program takes {expected} arguments, device {} got {}",
+                device.id(),
+                args.len()
+            )));
+        }
+        for (index, (buffer, first)) in args.iter().zip(args_of_first).enumerate() {
+            let refuse = |reason: String| {
+                Err(Error::Invalid(format!("argument {index} of the program for device {} {reason}", device.id())))
+            };
+            if buffer.is_deleted()? {
+                return refuse("was deleted or donated".to_owned());
+            }
+            if !buffer.is_on(device)? {
+                return refuse(format!("is on {:?}", buffer.device()?));
+            }
+            let (found, expected) = match &self.parameters {
+                Some(parameters) => (buffer.shape()?, (parameters[index].0, &*parameters[index].1)),
+                None if buffer.as_ptr() == first.as_ptr() => continue,
+                None => (buffer.shape()?, first.shape()?),
+            };
+            if found != expected {
+                let text = |(element_type, dims)| Ok(format!("{}{dims:?}", layout::dtype_of(element_type)?));
+                return refuse(format!("is {}, expected {}", text(found)?, text(expected)?));
+            }
+        }
+        Ok(())
     }
 
     /// The program's name.

@@ -19,7 +19,7 @@ mod plugin;
 mod value;
 
 pub use buffer::Buffer;
-pub use client::{Client, Program, ProgramFormat};
+pub use client::{Client, Place, Program, ProgramFormat};
 pub use custom_call::{
     Attr, BufferRef, CallFrame, Completion, Ffi, FfiError, Outcome, Pending, is_packed, pack, unpack,
 };

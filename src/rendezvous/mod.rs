@@ -2,8 +2,8 @@
 //!
 //! The coordinator runs on a thread of its own inside process 0. Every process, process 0 too, holds one TCP
 //! connection to it, which carries requests, answers and heartbeats. A peer proves that it knows the job token before
-//! anything else it sends is read, and the coordinator proves it in turn. No wait is without limit, and a wait that
-//! runs out says which processes are missing.
+//! anything else it sends is read, and the coordinator proves it in turn; what follows is neither encrypted nor signed.
+//! No wait is without limit, and a wait that runs out says which processes are missing.
 //!
 //! ```
 //! # use std::time::Duration;

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
 
+use super::handoff;
 use crate::collective::{CollectiveError, Input, Output, ProgramCollectives};
 use crate::lower::{COLLECTIVE_TARGET, LOGICAL_ID_TARGET};
 use crate::pjrt::{self, Attr, CallFrame, ErrorCode, FfiError, Outcome, Plugin};
@@ -91,17 +92,19 @@ fn enter(frame: &CallFrame<'_>) -> Result<Outcome, FfiError> {
     let (context, device) = place(frame)?;
     let key = frame.int_attr("key")?;
     let key = u32::try_from(key).map_err(|_| invalid(format!("{key} is no collective's key")))?;
-    let operands = frame.args()?;
+    let (operands, results) = (frame.args()?, frame.results()?);
+    // The last ones only make an order.
+    let (Some((_, operands)), Some((_, results))) = (operands.split_last(), results.split_last()) else {
+        return Err(invalid("the custom call needs operands and results"));
+    };
     // SAFETY: the plugin keeps operands and results as they are until the call is complete, and results overlap
     // nothing else as the program declares no aliasing.
-    let inputs =
-        operands.iter().map(|operand| unsafe { Input::new(operand.ptr, operand.size_in_bytes()) }).collect();
-    let results = frame.results()?;
+    let inputs = operands.iter().map(|operand| unsafe { Input::new(operand.ptr, operand.size_in_bytes()) }).collect();
     // SAFETY: as above.
     let outputs = results.iter().map(|result| unsafe { Output::new(result.ptr, result.size_in_bytes()) }).collect();
     let (outcome, completion) = frame.defer();
     context.collectives.enter(context.run, key, device, inputs, outputs, move |result| {
-        completion.complete(result.map_err(to_ffi_error));
+        handoff::run(move || completion.complete(result.map_err(to_ffi_error)));
     });
     Ok(outcome)
 }

@@ -68,6 +68,9 @@ pub enum ArgumentError {
 impl RuntimeError {
     /// Whether the failure is another process's or the rendezvous's rather than this program's.
     pub fn is_of_peer(&self) -> bool {
-        matches!(self, RuntimeError::World(_) | RuntimeError::Mesh(_) | RuntimeError::Topology(_) | RuntimeError::Transport(_))
+        matches!(
+            self,
+            RuntimeError::World(_) | RuntimeError::Mesh(_) | RuntimeError::Topology(_) | RuntimeError::Transport(_)
+        )
     }
 }

@@ -90,13 +90,12 @@ struct PreparedArray {
 
 impl<'a> Executable<'a> {
     /// Compiles a program for all devices of the job. Process 0 gives the program.
-    pub fn compile(runtime: &'a Runtime, plan: Plan, program: Option<&Program>) -> Result<Self, RuntimeError> {
+    pub fn compile(runtime: &'a Runtime, plan: Plan, mut program: Option<Program>) -> Result<Self, RuntimeError> {
         let id = runtime.next_program();
         let prepared = runtime.world.from_first(&format!("program/{id}"), || {
-            let program = program.ok_or(RuntimeError::NoProgram)?;
-            prepare(runtime, plan, program)
+            prepare(runtime, plan, program.as_mut().ok_or(RuntimeError::NoProgram)?)
         })?;
-        let (code, format, options) = match (&prepared.module, program) {
+        let (code, format, options) = match (&prepared.module, &program) {
             (PreparedModule::Whole, Some(program)) => {
                 let (code, format) = match program {
                     Program::Hlo(module) => (module.proto.encode_to_vec(), ProgramFormat::Hlo),
@@ -123,7 +122,10 @@ impl<'a> Executable<'a> {
         };
         let (replicas, partitions) = (plan.replicas as usize, plan.partitions as usize);
         let global_ids = runtime.local_device_ids();
-        let places = global_ids.iter().map(|&id| id as usize).map(|id| Place { replica: id / partitions, partition: id % partitions });
+        let places = global_ids
+            .iter()
+            .map(|&id| id as usize)
+            .map(|id| Place { replica: id / partitions, partition: id % partitions });
         let devices = loaded.addressable_devices().iter().cloned().zip(places).collect();
         Ok(Executable {
             runtime,
@@ -211,8 +213,7 @@ impl<'a> Executable<'a> {
         let mut arrays = Vec::new();
         for (index, result) in self.results.iter().enumerate() {
             let of_devices = results.buffers.iter().filter_map(|buffers| buffers.get(index));
-            let shards: Vec<(Place, &Buffer)> =
-                self.devices.iter().map(|(_, place)| *place).zip(of_devices).collect();
+            let shards: Vec<(Place, &Buffer)> = self.devices.iter().map(|(_, place)| *place).zip(of_devices).collect();
             arrays.extend(arrays::gather(self.runtime, (gathering, index), result, &shards, self.layout)?);
         }
         Ok(arrays)
@@ -223,7 +224,8 @@ impl StepTimes {
     /// From each process's seconds per step; `None` without steps. A step ends when its last process is done.
     pub fn of_slowest(processes: &[Vec<f64>]) -> Option<StepTimes> {
         let steps = processes.iter().map(Vec::len).min()?;
-        let slowest = |step: usize| processes.iter().filter_map(|seconds| seconds.get(step)).copied().fold(0.0, f64::max);
+        let slowest =
+            |step: usize| processes.iter().filter_map(|seconds| seconds.get(step)).copied().fold(0.0, f64::max);
         let mut seconds: Vec<f64> = (0..steps).map(slowest).collect();
         seconds.sort_by(f64::total_cmp);
         let quantile = |part: f64| seconds.get(((steps as f64 * part).ceil() as usize).max(1) - 1).copied();
@@ -253,15 +255,15 @@ fn whole_options(plan: Plan, program: &Program) -> CompileOptions {
 /// A process that has all devices hands the program to the plugin as it is, unless it has been partitioned before or
 /// needs a collective that the plugin does not have. Otherwise the program is partitioned, and its collectives become
 /// calls to ours.
-fn prepare(runtime: &Runtime, plan: Plan, program: &Program) -> Result<Prepared, RuntimeError> {
+fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepared, RuntimeError> {
     let (replicas, partitions) = (i64::from(plan.replicas), i64::from(plan.partitions));
     if let Program::Hlo(module) = program {
         hlo::verify(module, replicas, partitions)?;
+        hlo::remove_dead_code(&mut module.proto);
     }
     let partitioned = partition::partition(runtime.client.plugin(), program, replicas, partitions)?;
     let devices_per_process = runtime.topology.devices_per_process();
-    let lowered =
-        lower::lower(&partitioned.module, &lower::Layout { replicas, partitions, devices_per_process })?;
+    let lowered = lower::lower(&partitioned.module, &lower::Layout { replicas, partitions, devices_per_process })?;
     let was_partitioned = matches!(program, Program::Hlo(module) if partition::is_partitioned(module));
     let alone = runtime.world.process_count() == 1;
     let module = if alone && !was_partitioned && lowered.collectives.is_empty() {

@@ -4,6 +4,7 @@ mod arrays;
 pub mod bridge;
 mod error;
 mod executable;
+mod handoff;
 mod plan;
 mod topology;
 mod world;
@@ -131,7 +132,9 @@ fn create_client(plugin: &Plugin, devices: u32) -> Result<Client, RuntimeError> 
     let device_count = [("cpu_device_count".to_owned(), Value::Int(devices.into()))];
     let client = match plugin.create_client(&device_count, None) {
         // Plugins of other platforms have as many devices as the host, and may refuse an option that they do not know.
-        Err(error) if error.code() == Some(crate::pjrt::ErrorCode::InvalidArgument) => plugin.create_client(&[], None)?,
+        Err(error) if error.code() == Some(crate::pjrt::ErrorCode::InvalidArgument) => {
+            plugin.create_client(&[], None)?
+        }
         client => client?,
     };
     let found = client.addressable_devices().len();
@@ -151,7 +154,10 @@ fn describe(client: &Client, data_address: Option<SocketAddr>) -> Result<Process
         platform: client.platform_name()?,
         platform_version: client.platform_version()?,
         pjrt_api_version: (version.major, version.minor),
-        devices: devices.iter().map(|device| Ok(Device { id: 0, kind: device.kind()? })).collect::<Result<_, RuntimeError>>()?,
+        devices: devices
+            .iter()
+            .map(|device| Ok(Device { id: 0, kind: device.kind()? }))
+            .collect::<Result<_, RuntimeError>>()?,
         data_address,
     })
 }

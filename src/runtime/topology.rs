@@ -92,11 +92,7 @@ impl Topology {
     }
 }
 
-fn same(
-    processes: &[Process],
-    what: &'static str,
-    property: impl Fn(&Process) -> String,
-) -> Result<(), TopologyError> {
+fn same(processes: &[Process], what: &'static str, property: impl Fn(&Process) -> String) -> Result<(), TopologyError> {
     let values: Vec<String> = processes.iter().map(property).collect();
     if values.iter().all(|value| Some(value) == values.first()) {
         return Ok(());

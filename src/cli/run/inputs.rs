@@ -21,9 +21,8 @@ impl Options {
                 (Some((file, array)), _) => convert(array, parameter, replicas)
                     .map_err(|error| anyhow::anyhow!("{file}: arg{index}: {error}"))
                     .map_err(Failure::program)?,
-                (None, Some(fill)) => {
-                    HostArray::filled(fill, index, parameter.dtype, &parameter.dims_usize()).map_err(Failure::program)?
-                }
+                (None, Some(fill)) => HostArray::filled(fill, index, parameter.dtype, &parameter.dims_usize())
+                    .map_err(Failure::program)?,
                 (None, None) => {
                     return Err(Failure::program(anyhow::anyhow!(
                         "the program takes {} arguments, and no file gives arg{index} ({}): add it, or use --fill",
@@ -56,10 +55,7 @@ impl Options {
         for (index, path) in &self.args {
             if *index >= parameters {
                 let path = path.display();
-                return Err(Failure::usage(format!(
-                    "--arg {index}={path}: the program takes {}",
-                    names(parameters)
-                )));
+                return Err(Failure::usage(format!("--arg {index}={path}: the program takes {}", names(parameters))));
             }
             let array = npz::read_npy(Path::new(path)).map_err(Failure::program)?;
             files.insert(*index, (path.display().to_string(), array));

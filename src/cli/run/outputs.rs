@@ -30,8 +30,7 @@ impl Report {
         if let Some(transport) = transport {
             devices += &format!(", over {transport}");
         }
-        let header =
-            vec![("program", format!("{}, {}", executable.name(), plan.parts_text())), ("devices", devices)];
+        let header = vec![("program", format!("{}, {}", executable.name(), plan.parts_text())), ("devices", devices)];
         let about = json!({
             "program": executable.name(),
             "num_replicas": plan.replicas,
@@ -47,7 +46,15 @@ impl Report {
             let shard = result.shard_text().unwrap_or_else(|error| error.to_string());
             vec![format!("out{index}"), result.shape_text(), result.sharding.to_string(), shard]
         });
-        Report { format, header, about, results: results.collect(), arrays: Vec::new(), steps: None, comparisons: Vec::new() }
+        Report {
+            format,
+            header,
+            about,
+            results: results.collect(),
+            arrays: Vec::new(),
+            steps: None,
+            comparisons: Vec::new(),
+        }
     }
 
     /// Writes the report to standard output.
@@ -111,7 +118,8 @@ impl Report {
             report["expect"] = rows.into();
         }
         if !self.arrays.is_empty() {
-            report["values"] = self.arrays.iter().map(|(name, text)| (name.clone(), Value::from(text.clone()))).collect();
+            report["values"] =
+                self.arrays.iter().map(|(name, text)| (name.clone(), Value::from(text.clone()))).collect();
         }
         report
     }
@@ -138,9 +146,9 @@ impl Options {
             )));
         }
         for (name, array) in named() {
-            let expected = expected.remove(&name).ok_or_else(|| {
-                Failure::program(anyhow::anyhow!("{}: holds no '{name}'", path.display()))
-            })?;
+            let expected = expected
+                .remove(&name)
+                .ok_or_else(|| Failure::program(anyhow::anyhow!("{}: holds no '{name}'", path.display())))?;
             let comparison = self
                 .compare(array, expected, replicas)
                 .map_err(|error| Failure::program(error.context(format!("{}: {name}", path.display()))))?;

@@ -221,6 +221,8 @@ queries! {
         pool_bytes_is_set: bool,
         peak_pool_bytes: i64,
         peak_pool_bytes_is_set: bool,
+        peak_allocated_bytes: i64,
+        peak_allocated_bytes_is_set: bool,
     }
     PJRT_Memory_Id => MemoryId of Memory { id: c_int, }
     PJRT_Memory_Kind => MemoryKind of Memory { text: *const c_char, text_size: usize, }

@@ -5,6 +5,8 @@
 
 mod functions;
 mod slots;
+#[cfg(test)]
+mod tests;
 pub mod xla;
 
 pub use functions::*;
@@ -14,10 +16,8 @@ use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
 use std::ptr::{null, null_mut};
 
-/// Our own version of the API; only the major number must match.
+/// The major number of the API, which must match; structs are declared as of 0.114.
 pub const API_MAJOR: c_int = 0;
-/// The newest minor version whose structs are declared here.
-pub const API_MINOR: c_int = 114;
 /// The slots were rearranged in 0.57; with an older plugin every call would land in the wrong function.
 pub const OLDEST_MINOR: c_int = 57;
 
