@@ -81,7 +81,7 @@ const INSTRUCTIONS: &str = r#"
   %start = ((f32[4,8]), f32[4,8], s32[]) async-start(%f), calls=%forward
   %done = f32[4,8] async-done(%start)
   %domain = f32[4,8] domain(%f), domain={kind="sharding", entry={maximal device=0}, exit={replicated}}
-  %origin = (f32[4,8], s32[]) copy(%pair), origin={({"a" {1}}, {})}, statistics={visualizing_index=0,count=2}, backend_config="plain"
+  %origin = (f32[4,8], s32[]) copy(%pair), statistics={visualizing_index=0,count=2}, origin={({"a" {1}}, {})}, backend_config="plain"
   ROOT %root = f32[4,8] add(%done, %custom)
 "#;
 
