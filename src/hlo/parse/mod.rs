@@ -35,7 +35,10 @@ pub use error::ParseError;
 /// # Errors
 /// The first thing that is wrong, with its place in the text; `file` names the text there.
 pub fn parse(text: &str, file: &str) -> std::result::Result<HloModule, ParseError> {
-    Parser::new(text).module().map_err(|failure| ParseError::new(file, text, failure))
+    Parser::new(text).module().map_err(|failure| {
+        let (offset, message) = *failure;
+        ParseError::new(file, text, offset, message)
+    })
 }
 
 /// Nesting of tuples, operands and computations that is accepted. Protobuf readers stop at 100 levels.
