@@ -410,7 +410,7 @@ fn domain(scope: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
 
 fn dot(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
     let ragged = &i.ragged_dot_dimension_numbers;
-    let numbers = if ragged.is_set() { &ragged.dot_dimension_numbers } else { &i.dot_dimension_numbers };
+    let numbers = if ragged.is_set() { &*ragged.dot_dimension_numbers } else { &*i.dot_dimension_numbers };
     let lists = [
         ("lhs_batch_dims", &numbers.lhs_batch_dimensions),
         ("lhs_contracting_dims", &numbers.lhs_contracting_dimensions),
