@@ -19,6 +19,9 @@ const CONTAINERS: [(&[u8], &str, &str); 4] = [
 /// First words of MLIR text: a module, a function, or an alias or mesh before them.
 const MLIR_WORDS: [&str; 8] = ["module", "builtin.module", "\"builtin.module\"", "func.func", "sdy.", "#", "!", "{-#"];
 
+/// One of these stands in every HLO text, be it a module, some computations or a lone instruction.
+const HLO_WORDS: [&str; 3] = ["HloModule", " = ", "ENTRY"];
+
 /// A file that holds no program, or a broken one.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
@@ -100,7 +103,10 @@ pub fn load(bytes: &[u8], name: &str) -> Result<Program, LoadError> {
     }
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text.strip_prefix('\u{feff}').unwrap_or(text),
-        Err(error) => return Err(LoadError::Encoding { name: name(), offset: error.valid_up_to() }),
+        Err(error) if bytes.starts_with(b"HloModule") => {
+            return Err(LoadError::Encoding { name: name(), offset: error.valid_up_to() });
+        }
+        Err(_) => return load_proto(bytes, name()),
     };
     let code = skip_comments(text);
     if code.is_empty() {
@@ -109,7 +115,7 @@ pub fn load(bytes: &[u8], name: &str) -> Result<Program, LoadError> {
     if MLIR_WORDS.iter().any(|word| code.starts_with(word)) {
         return Ok(Program::Mlir(bytes.to_vec()));
     }
-    if code.starts_with("HloModule") || code.contains("ENTRY") {
+    if HLO_WORDS.iter().any(|word| code.contains(word)) {
         return Ok(Program::Hlo(parse(text, &name())?));
     }
     let start = code.split_whitespace().next().unwrap_or_default().chars().take(20).collect();
@@ -230,12 +236,12 @@ mod tests {
         insta::assert_snapshot!(message(b"HloModule caf\xe9"), @"m.hlo: HLO text must be UTF-8, byte 13 is not");
         insta::assert_snapshot!(
             message(&[0xff; 64]),
-            @"m.hlo: 64 bytes that are no program: no HLO text, no MLIR bytecode, no HloModuleProto (varint exceeded 10 bytes), no HloProto (varint exceeded 10 bytes)"
+            @"m.hlo: 64 bytes that are no program: no HLO text, no MLIR bytecode, no HloModuleProto (varint exceeded maximum length of 10 bytes), no HloProto (varint exceeded maximum length of 10 bytes)"
         );
         let proto = module().encode_to_vec();
         insta::assert_snapshot!(
             message(&proto[..proto.len() / 2]),
-            @""
+            @"m.hlo: 64 bytes that are no program, or one cut short: no HLO text, no MLIR bytecode, no HloModuleProto (unexpected end of buffer), no HloProto (unexpected end of buffer)"
         );
     }
 

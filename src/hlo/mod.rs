@@ -2,8 +2,10 @@
 
 mod dead_code;
 pub mod groups;
+mod infer;
 pub mod literal;
 mod load;
+mod opcode;
 mod parse;
 mod print;
 pub mod shape;

@@ -5,7 +5,7 @@ use buffa::{EnumValue, Enumeration};
 use super::Parser;
 use super::computation::Scope;
 use super::cursor::fail;
-use super::error::{Result, hint};
+use super::error::{Result, hint, hint_or};
 use super::instruction::Draft;
 use super::opcode::{Attr, AttrSet, COMMON, Opcode};
 use super::window::unknown_field;
@@ -26,7 +26,6 @@ impl<'a> Parser<'a> {
     ) -> Result<AttrSet> {
         let allowed = opcode.allowed.union(COMMON).union(outer);
         let mut seen = AttrSet::EMPTY;
-        let end = self.pos();
         while self.eat(b',') {
             let start = self.pos();
             let name = self.word("an attribute")?;
@@ -41,7 +40,7 @@ impl<'a> Parser<'a> {
             self.attribute(scope, opcode, attr, draft)?;
         }
         if let Some(missing) = opcode.required.without(seen).names().next() {
-            return Err(fail(end, format!("{} needs the attribute '{missing}'", opcode.name)));
+            return Err(fail(draft.start, format!("{} needs the attribute '{missing}'", opcode.name)));
         }
         Ok(seen)
     }
@@ -189,7 +188,9 @@ impl<'a> Parser<'a> {
                 let precisions = self.list(b'{', b'}', "precisions", |parser| parser.enumeration("precision", ""))?;
                 proto.precision_config.get_or_insert_default().operand_precision = precisions;
             }
-            Attr::Order => proto.comparison_order = self.choice("order", &["TOTALORDER", "PARTIALORDER"])?,
+            Attr::Order => {
+                proto.comparison_order = self.choice("order", &["TOTAL", "PARTIAL", "TOTALORDER", "PARTIALORDER"])?
+            }
             Attr::Origin => proto.original_value = self.original_value()?.into(),
             Attr::OutfeedConfig => proto.outfeed_config = self.bytes()?.into_owned(),
             Attr::OutfeedShape => proto.outfeed_shape = self.shape()?.into(),
@@ -372,8 +373,11 @@ impl<'a> Parser<'a> {
 }
 
 fn not_allowed(opcode: &Opcode, name: &str, known: bool, allowed: AttrSet) -> String {
-    let hint = if known { String::new() } else { hint(name, allowed.names()) };
-    let own: Vec<&str> = opcode.allowed.names().collect();
-    let own = if own.is_empty() { "none of its own".to_owned() } else { own.join(", ") };
-    format!("{} has no attribute '{name}'{hint}; it takes {own} (and what every instruction takes)", opcode.name)
+    let list = || {
+        let own: Vec<&str> = opcode.allowed.names().collect();
+        let own = if own.is_empty() { "none of its own".to_owned() } else { own.join(", ") };
+        format!("; it takes {own}, besides those of every instruction")
+    };
+    let hint = if known { list() } else { hint_or(name, allowed.names(), list) };
+    format!("{} has no attribute '{name}'{hint}", opcode.name)
 }

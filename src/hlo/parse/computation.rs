@@ -258,7 +258,7 @@ fn program_shape(start: usize, instructions: &[HloInstructionProto], root: usize
     }
     Ok(ProgramShapeProto {
         parameters: parameters.iter().map(|parameter| (*parameter.shape).clone()).collect(),
-        result: instructions[root].shape.clone(),
+        result: (*instructions[root].shape).clone().into(),
         parameter_names: parameters.iter().map(|parameter| parameter.name.clone()).collect(),
         ..Default::default()
     })

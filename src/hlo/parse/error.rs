@@ -23,7 +23,7 @@ impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}:{}:{}: {}", self.file, self.line, self.column, self.message)?;
         let number = self.line.to_string();
-        writeln!(f, "{number} | {}", self.excerpt)?;
+        writeln!(f, "{}", format!("{number} | {}", self.excerpt).trim_end())?;
         write!(f, "{:margin$} | {:caret$}^", "", "", margin = number.len(), caret = self.caret)
     }
 }
@@ -37,8 +37,7 @@ pub(super) type Result<T> = std::result::Result<T, Failure>;
 const EXCERPT: usize = 90;
 
 impl ParseError {
-    pub(super) fn new(file: &str, text: &str, failure: Failure) -> ParseError {
-        let (offset, message) = *failure;
+    pub(super) fn new(file: &str, text: &str, offset: usize, message: String) -> ParseError {
         let offset = floor_char_boundary(text, offset);
         let line_start = text[..offset].rfind('\n').map_or(0, |newline| newline + 1);
         let line_end = text[offset..].find('\n').map_or(text.len(), |length| offset + length);
@@ -94,7 +93,7 @@ pub(super) fn nearest<'c>(name: &str, candidates: impl IntoIterator<Item = &'c s
     if name.len() > LONGEST_NAME {
         return None;
     }
-    let limit = (name.len() / 3).max(1);
+    let limit = (name.len() / 3).max(usize::from(name.len() > 1));
     candidates
         .into_iter()
         .take(CANDIDATES)
@@ -108,6 +107,16 @@ pub(super) fn nearest<'c>(name: &str, candidates: impl IntoIterator<Item = &'c s
 /// The end of a message about an unknown name: `; did you mean 'all-reduce'?`, or nothing.
 pub(super) fn hint<'c>(name: &str, candidates: impl IntoIterator<Item = &'c str>) -> String {
     nearest(name, candidates).map(|candidate| format!("; did you mean '{candidate}'?")).unwrap_or_default()
+}
+
+/// The hint, or what `otherwise` says if no candidate is near.
+pub(super) fn hint_or<'c>(
+    name: &str,
+    candidates: impl IntoIterator<Item = &'c str>,
+    otherwise: impl FnOnce() -> String,
+) -> String {
+    let hint = hint(name, candidates);
+    if hint.is_empty() { otherwise() } else { hint }
 }
 
 fn edit_distance(a: &[u8], b: &[u8]) -> usize {
@@ -139,7 +148,7 @@ mod tests {
     #[test]
     fn long_lines_are_cut_around_the_caret() {
         let text = format!("{}\n{}?{}", "first", "a".repeat(500), "b".repeat(500));
-        let error = ParseError::new("f", &text, Box::new((506, "odd".into())));
+        let error = ParseError::new("f", &text, 506, "odd".into());
         assert_eq!((error.line, error.column), (2, 501));
         let shown = error.to_string();
         let lines: Vec<&str> = shown.lines().collect();

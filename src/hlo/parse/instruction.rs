@@ -17,6 +17,8 @@ use crate::proto::{
 
 /// An instruction whose text is being read.
 pub(super) struct Draft {
+    /// Where its opcode stands.
+    pub(super) start: usize,
     pub(super) proto: HloInstructionProto,
     /// Called computations, with the place in which the protobuf form lists them.
     pub(super) called: Vec<(u8, i64)>,
@@ -25,9 +27,9 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    fn new(opcode: &Opcode) -> Draft {
+    fn new(start: usize, opcode: &Opcode) -> Draft {
         let proto = HloInstructionProto { opcode: opcode.name.to_owned(), ..Default::default() };
-        Draft { proto, called: Vec::new(), dot: DotDimensionNumbers::default() }
+        Draft { start, proto, called: Vec::new(), dot: DotDimensionNumbers::default() }
     }
 }
 
@@ -76,7 +78,7 @@ impl<'a> Parser<'a> {
         let (opcode, wrapped) = self.opcode()?;
         let with_attributes = name.is_some();
         let name = name.unwrap_or_else(|| format!("{}.anon", opcode.name).into());
-        let mut draft = Draft::new(opcode);
+        let mut draft = Draft::new(start, opcode);
         self.operands_of(scope, opcode, shape.as_ref(), &mut draft)?;
         let count = draft.proto.operand_ids.len();
         if !opcode.operands.accepts(count) {
@@ -269,7 +271,7 @@ impl<'a> Parser<'a> {
             let count = operand_shapes.len();
             return Err(fail(start, format!("{} takes {}, found {count}", wrapped.name, wrapped.operands.describe())));
         }
-        let mut inner = Draft::new(wrapped);
+        let mut inner = Draft::new(start, wrapped);
         inner.proto.operand_ids = (0..operand_shapes.len() as i64).collect();
         let own = AttrSet::of(&[Attr::AsyncExecutionThread, Attr::OutputToOperandAliasing]);
         let seen = self.attributes(scope, wrapped, own, &mut inner)?;
@@ -321,7 +323,10 @@ impl<'a> Parser<'a> {
                 }
             }
             Rule::Compare if proto.comparison_type.is_empty() => {
-                proto.comparison_type = comparison_type(scope.operand_shape(proto, 0)).to_owned();
+                let by_type = comparison_type(scope.operand_shape(proto, 0));
+                // What readers that do not know the order of its own go by.
+                let total = by_type == "FLOAT" && proto.comparison_order.starts_with("TOTAL");
+                proto.comparison_type = if total { "TOTALORDER" } else { by_type }.to_owned();
             }
             Rule::Dot | Rule::ScaledDot => {
                 proto.dot_dimension_numbers = std::mem::take(&mut draft.dot).into();

@@ -44,7 +44,7 @@ impl<'a> Parser<'a> {
         Ok(LiteralProto { shape: shape.clone().into(), tuple_literals, ..Default::default() })
     }
 
-    /// A literal with its shape in front, as in a custom call's `literal=s32[2] {1, 2}`.
+    /// A literal with its shape in front, as in a custom call's `literal=s32[2]{0} {1, 2}`.
     pub(super) fn literal_with_shape(&mut self) -> Result<LiteralProto> {
         if !self.at(b'(') {
             let shape = self.shape()?;

@@ -4,13 +4,11 @@ mod attributes;
 mod computation;
 mod cursor;
 mod error;
-mod infer;
 mod instruction;
 mod literal;
 mod metadata;
 mod module;
 mod names;
-mod opcode;
 mod shape;
 mod sharding;
 mod window;
@@ -23,8 +21,8 @@ use error::Result;
 use foldhash::fast::RandomState;
 use names::UniqueNames;
 
-use super::HloModule;
-use crate::proto::HloComputationProto;
+use super::{HloModule, infer, opcode};
+use crate::proto::{HloComputationProto, HloInstructionProto, ShapeProto};
 
 pub use error::ParseError;
 
@@ -37,7 +35,10 @@ pub use error::ParseError;
 /// # Errors
 /// The first thing that is wrong, with its place in the text; `file` names the text there.
 pub fn parse(text: &str, file: &str) -> std::result::Result<HloModule, ParseError> {
-    Parser::new(text).module().map_err(|failure| ParseError::new(file, text, failure))
+    Parser::new(text).module().map_err(|failure| {
+        let (offset, message) = *failure;
+        ParseError::new(file, text, offset, message)
+    })
 }
 
 /// Nesting of tuples, operands and computations that is accepted. Protobuf readers stop at 100 levels.
@@ -59,6 +60,20 @@ struct Parser<'a> {
     elided: literal::Elided,
     /// Parts that may still be copied, so that a short text cannot ask for a large module.
     copies_left: usize,
+}
+
+impl<'a> Parser<'a> {
+    /// The shape of an instruction whose operands are still indices into `scope`.
+    fn infer(
+        &self,
+        scope: &computation::Scope<'a>,
+        opcode: &opcode::Opcode,
+        instruction: &HloInstructionProto,
+    ) -> std::result::Result<ShapeProto, String> {
+        let called = instruction.called_computation_ids.first();
+        let called = called.map(|&id| &*self.computations[id as usize].program_shape.result);
+        infer::infer(opcode, instruction, &scope.operand_shapes(instruction), called)
+    }
 }
 
 impl<'a> Parser<'a> {

@@ -2,7 +2,7 @@
 
 use super::Parser;
 use super::cursor::fail;
-use super::error::{Result, hint};
+use super::error::{Result, hint_or};
 use super::window::unknown_field;
 use crate::hlo::{HloModule, ModuleConfig};
 use crate::proto::hlo_buffer_donor_proto::BufferDonorEntryProto;
@@ -113,11 +113,8 @@ impl<'a> Parser<'a> {
             // Tables for debuggers, without meaning for the program.
             "origin_recovery_table" | "debug_attributes" => drop(self.braces()?),
             other => {
-                let message = format!(
-                    "a module has no attribute '{other}'{}; it takes {}",
-                    hint(other, HEADER_ATTRIBUTES),
-                    HEADER_ATTRIBUTES.join(", ")
-                );
+                let hint = hint_or(other, HEADER_ATTRIBUTES, || format!("; it takes {}", HEADER_ATTRIBUTES.join(", ")));
+                let message = format!("a module has no attribute '{other}'{hint}");
                 return Err(fail(start, message));
             }
         }

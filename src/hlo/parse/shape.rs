@@ -5,7 +5,7 @@ use super::cursor::fail;
 use super::error::{Result, hint};
 use crate::dtype::DType;
 use crate::hlo::shape::{is_permutation, row_major};
-use crate::proto::{DimLevelType, LayoutProto, PrimitiveType, ShapeProto, SplitConfigProto, TileProto};
+use crate::proto::{LayoutProto, PrimitiveType, ShapeProto, SplitConfigProto, TileProto};
 
 /// XLA's mark of a dimension without bound, written `?`.
 const UNBOUNDED: i64 = i64::MIN;
@@ -115,7 +115,8 @@ impl<'a> Parser<'a> {
             return Ok(());
         }
         match self.word("a layout property")? {
-            "D" => layout.dim_level_types = self.list(b'(', b')', "level types", Parser::level_type)?,
+            // XLA has no sparse arrays any more; it reads and drops these.
+            "D" => drop(self.list(b'(', b')', "level types", Parser::level_type)?),
             "T" => {
                 while self.at(b'(') {
                     let dimensions =
@@ -166,18 +167,15 @@ impl<'a> Parser<'a> {
         index_type.ok_or_else(|| fail(start, format!("expected an unsigned integer type, found '{name}'")))
     }
 
-    fn level_type(&mut self) -> Result<buffa::EnumValue<DimLevelType>> {
+    fn level_type(&mut self) -> Result<()> {
         let start = self.pos();
-        let level_type = match self.word("a level type")? {
-            "D" => DimLevelType::DIM_DENSE,
-            "C" => DimLevelType::DIM_COMPRESSED,
-            "S" => DimLevelType::DIM_SINGLETON,
-            "H" => DimLevelType::DIM_LOOSE_COMPRESSED,
-            other => return Err(fail(start, format!("unknown level type '{other}'; expected D, C, S or H"))),
-        };
+        let level_type = self.word("a level type")?;
+        if !["D", "C", "S", "H"].contains(&level_type) {
+            return Err(fail(start, format!("unknown level type '{level_type}'; expected D, C, S or H")));
+        }
         self.eat(b'+');
         self.eat(b'~');
-        Ok(level_type.into())
+        Ok(())
     }
 }
 

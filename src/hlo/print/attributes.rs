@@ -410,7 +410,7 @@ fn domain(scope: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
 
 fn dot(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
     let ragged = &i.ragged_dot_dimension_numbers;
-    let numbers = if ragged.is_set() { &ragged.dot_dimension_numbers } else { &i.dot_dimension_numbers };
+    let numbers = if ragged.is_set() { &*ragged.dot_dimension_numbers } else { &*i.dot_dimension_numbers };
     let lists = [
         ("lhs_batch_dims", &numbers.lhs_batch_dimensions),
         ("lhs_contracting_dims", &numbers.lhs_contracting_dimensions),
@@ -549,7 +549,10 @@ fn stable(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
 fn topk(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
     out.set("k", i.k);
     out.set("largest", i.largest);
-    out.set_if("is_stable", i.is_stable);
+    // Stable is what XLA assumes since it knows the attribute; older parsers refuse to read it.
+    if !i.is_stable {
+        out.set("is_stable", false);
+    }
 }
 
 fn statistics(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
