@@ -145,7 +145,7 @@ mod tests {
         insta::assert_snapshot!(iota(DType::S32, &[1001]), @"[   0    1    2 ...  998  999 1000]");
         assert_eq!(
             format!("{large:#}").matches(|c: char| c.is_ascii_digit()).count(),
-            (0..4000).map(|n: u32| n.to_string().len()).sum()
+            (0..4000).map(|n: u32| n.to_string().len()).sum::<usize>()
         );
         assert_eq!(iota(DType::U8, &[1000]).to_string().matches("...").count(), 0);
     }
