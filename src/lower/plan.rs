@@ -88,6 +88,10 @@ pub(super) fn plan(
     if alone && kind != CollectiveKind::RaggedAllToAll {
         return Ok(Some(Plan::Forward));
     }
+    if let Some(pairs) = broadcast_pairs(&kind, &groups, replicas * partitions) {
+        let groups = connected(&pairs, replicas * partitions);
+        return Ok(Some(collective.bridge(CollectiveKind::CollectivePermute { pairs }, groups)));
+    }
     let local = if collective.xla_has(&kind) { local_groups(&groups, local_devices) } else { None };
     match local {
         Some(groups) => Ok(Some(Plan::Local(Participants::Groups(groups)))),
@@ -248,6 +252,15 @@ fn array(instruction: &HloInstructionProto, shape: &ShapeProto) -> Result<ArrayS
         return Err(error("it carries an array without a fixed size"));
     }
     Ok(ArraySpec { dtype, dims: shape.dimensions.iter().map(|&dim| dim as usize).collect() })
+}
+
+/// A broadcast that not all devices take part in, as pairs: as with a permutation, the others get zeros.
+fn broadcast_pairs(kind: &CollectiveKind, groups: &[Vec<u32>], devices: i64) -> Option<Vec<(u32, u32)>> {
+    if *kind != CollectiveKind::CollectiveBroadcast || groups.iter().map(Vec::len).sum::<usize>() as i64 == devices {
+        return None;
+    }
+    let pairs = groups.iter().filter_map(|group| Some((*group.first()?, group)));
+    Some(pairs.flat_map(|(source, group)| group.iter().map(move |&target| (source, target))).collect())
 }
 
 /// The devices that pairs connect, directly or through others, as one group each: nobody else waits for them.

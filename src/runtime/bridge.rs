@@ -10,8 +10,9 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
 
 use super::handoff;
 use crate::collective::{CollectiveError, Input, Output, ProgramCollectives};
+use crate::dtype::DType;
 use crate::lower::{COLLECTIVE_TARGET, LOGICAL_ID_TARGET};
-use crate::pjrt::{self, Attr, CallFrame, ErrorCode, FfiError, Outcome, Plugin};
+use crate::pjrt::{self, Attr, BufferRef, CallFrame, ErrorCode, FfiError, Outcome, Plugin};
 
 /// The platform under which CPU plugins look for custom calls.
 const PLATFORM: &str = "Host";
@@ -97,16 +98,62 @@ fn enter(frame: &CallFrame<'_>) -> Result<Outcome, FfiError> {
     let (Some((_, operands)), Some((_, results))) = (operands.split_last(), results.split_last()) else {
         return Err(invalid("the custom call needs operands and results"));
     };
-    // SAFETY: the plugin keeps operands and results as they are until the call is complete, and results overlap
-    // nothing else as the program declares no aliasing.
-    let inputs = operands.iter().map(|operand| unsafe { Input::new(operand.ptr, operand.size_in_bytes()) }).collect();
-    // SAFETY: as above.
-    let outputs = results.iter().map(|result| unsafe { Output::new(result.ptr, result.size_in_bytes()) }).collect();
+    let (inputs, unpacked): (Vec<Input>, Vec<Vec<u8>>) = operands.iter().map(input).unzip();
+    let (outputs, to_pack): (Vec<Output>, Vec<Option<ToPack>>) = results.iter().map(output).unzip();
     let (outcome, completion) = frame.defer();
     context.collectives.enter(context.run, key, device, inputs, outputs, move |result| {
+        drop(unpacked);
+        to_pack.into_iter().flatten().for_each(ToPack::pack);
         handoff::run(move || completion.complete(result.map_err(to_ffi_error)));
     });
     Ok(outcome)
+}
+
+/// A result whose elements share bytes in the plugin's memory, and its elements with a byte each.
+struct ToPack {
+    dtype: DType,
+    elements: Vec<u8>,
+    stored: *mut u8,
+    stored_len: usize,
+}
+
+// SAFETY: the memory behind `stored` is the call's, whichever thread completes it.
+unsafe impl Send for ToPack {}
+
+impl ToPack {
+    fn pack(self) {
+        // SAFETY: the plugin keeps the result for us until the call is complete, which is after this.
+        let stored = unsafe { std::slice::from_raw_parts_mut(self.stored, self.stored_len) };
+        pjrt::pack(self.dtype, &self.elements, stored);
+    }
+}
+
+/// An operand with its bytes, and what must live as long as these.
+fn input(operand: &BufferRef<'_>) -> (Input, Vec<u8>) {
+    let len = operand.size_in_bytes();
+    if !pjrt::is_packed(operand.dtype) || len == 0 {
+        // SAFETY: the plugin keeps operands as they are until the call is complete.
+        return (unsafe { Input::new(operand.ptr, len) }, Vec::new());
+    }
+    let mut elements = vec![0; operand.num_elements()];
+    // SAFETY: the plugin's memory of this operand.
+    pjrt::unpack(operand.dtype, unsafe { std::slice::from_raw_parts(operand.ptr, len) }, &mut elements);
+    // SAFETY: the elements do not move when their vector does, and it lives until the call is done.
+    (unsafe { Input::new(elements.as_ptr(), elements.len()) }, elements)
+}
+
+/// A result with room for its bytes, and what is to be done with them once they are there.
+fn output(result: &BufferRef<'_>) -> (Output, Option<ToPack>) {
+    let stored_len = result.size_in_bytes();
+    if !pjrt::is_packed(result.dtype) || stored_len == 0 {
+        // SAFETY: the plugin leaves results to us until the call is complete, and they overlap nothing else as the
+        // program declares no aliasing.
+        return (unsafe { Output::new(result.ptr, stored_len) }, None);
+    }
+    let mut elements = vec![0; result.num_elements()];
+    // SAFETY: the elements do not move when their vector does, and it lives until the call is done.
+    let output = unsafe { Output::new(elements.as_mut_ptr(), elements.len()) };
+    (output, Some(ToPack { dtype: result.dtype, elements, stored: result.ptr, stored_len }))
 }
 
 fn logical_id(frame: &CallFrame<'_>) -> Outcome {

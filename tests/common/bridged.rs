@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use buffa::Message;
 use spmd_run::collective::{Communicator, Limits, World};
-use spmd_run::hlo::{HloModule, Program as HloProgram, groups, shape};
+use spmd_run::hlo::{HloModule, ModuleConfig, Program as HloProgram, groups, shape};
 use spmd_run::host_array::{Fill, HostArray};
 use spmd_run::lower::{self, Layout, Lowered};
 use spmd_run::mesh::HloSharding;
@@ -56,9 +56,15 @@ impl Case {
     /// What the program gives on one client with all the devices.
     pub fn run_alone(&self, arguments: &[Vec<HostArray>]) -> Results {
         let client = client(&self.plugin, self.devices() as i64);
+        let config = match &self.program {
+            HloProgram::Hlo(module) => module.config.clone(),
+            HloProgram::Mlir(_) => ModuleConfig::default(),
+        };
         let options = CompileOptions {
             num_replicas: self.replicas,
             num_partitions: self.partitions,
+            allow_spmd_sharding_propagation_to_parameters: config.allow_spmd_sharding_propagation_to_parameters,
+            allow_spmd_sharding_propagation_to_output: config.allow_spmd_sharding_propagation_to_output,
             use_spmd_partitioning: self.partitions > 1,
             use_shardy_partitioner: self.partitions > 1 && partition::uses_shardy(&self.program),
             ..CompileOptions::default()
