@@ -22,8 +22,8 @@ impl<'a> Parser<'a> {
         let operands = operands.as_slice();
         let first = || operands.first().copied().ok_or_else(|| cannot_infer(opcode));
         match opcode.rule {
-            Rule::LikeFirst | Rule::While | Rule::SelectAndScatter => Ok(first()?.clone()),
-            Rule::LikeSecond => Ok(operands[1].clone()),
+            Rule::LikeFirst | Rule::Cholesky | Rule::While | Rule::SelectAndScatter => Ok(first()?.clone()),
+            Rule::LikeSecond | Rule::TriangularSolve => Ok(operands[1].clone()),
             Rule::Elementwise => elementwise(operands),
             Rule::RealPart => with_type(first()?, real_part(dtype(first()?))),
             Rule::IsFinite => with_type(first()?, Some(DType::Pred)),
@@ -60,8 +60,7 @@ impl<'a> Parser<'a> {
     }
 
     fn reduce(&self, instruction: &HloInstructionProto, operands: &[&ShapeProto]) -> Inferred {
-        let removed = distinct(&instruction.dimensions, operands[0].dimensions.len())?;
-        let kept: Vec<usize> = (0..operands[0].dimensions.len()).filter(|dim| !removed.contains(dim)).collect();
+        let kept = others(&instruction.dimensions, operands[0].dimensions.len())?;
         self.over_results(instruction, |element| with_dims(element, operands[0], &kept))
     }
 
@@ -149,12 +148,23 @@ fn tuple_element(shape: &ShapeProto, index: i64) -> Inferred {
 
 /// Dimension numbers as indices, each once and below `rank`.
 fn distinct(dims: &[i64], rank: usize) -> Result<Vec<usize>, String> {
-    let mut indices = Vec::with_capacity(dims.len());
-    for &dim in dims {
-        let index = usize::try_from(dim).ok().filter(|index| *index < rank && !indices.contains(index));
-        indices.push(index.ok_or_else(|| format!("dimension {dim} stands there twice or is not below {rank}"))?);
+    let mut seen = vec![false; rank];
+    let place = |&dim: &i64| {
+        let index = usize::try_from(dim).ok()?;
+        let seen = seen.get_mut(index)?;
+        (!std::mem::replace(seen, true)).then_some(index)
+    };
+    let indices: Option<Vec<usize>> = dims.iter().map(place).collect();
+    indices.ok_or_else(|| format!("the dimensions are not distinct and below {rank}"))
+}
+
+/// The dimensions below `rank` that are not in `dims`.
+fn others(dims: &[i64], rank: usize) -> Result<Vec<usize>, String> {
+    let mut kept = vec![true; rank];
+    for dim in distinct(dims, rank)? {
+        kept[dim] = false;
     }
-    Ok(indices)
+    Ok((0..rank).filter(|&dim| kept[dim]).collect())
 }
 
 fn element_type(shape: &ShapeProto) -> Result<DType, String> {
@@ -167,11 +177,14 @@ fn concatenate(operands: &[&ShapeProto], dims: &[i64]) -> Inferred {
         return Err("concatenate has one dimension".to_owned());
     };
     for operand in &operands[1..] {
-        let mut expected = result.clone();
-        let size = *operand.dimensions.get(dim).ok_or("the operands have different ranks")?;
-        expected.dimensions[dim] = size;
-        elementwise(&[&expected, operand])?;
-        result.dimensions[dim] = result.dimensions[dim].checked_add(size).ok_or("the result is too large")?;
+        let alike = (0..).zip(&operand.dimensions).zip(&result.dimensions).all(|((i, a), b)| i == dim || a == b);
+        if !alike || operand.dimensions.len() != result.dimensions.len() || operand.element_type != result.element_type
+        {
+            let (first, other) = (text_without_layout(operands[0]), text_without_layout(operand));
+            return Err(format!("{first} and {other} cannot be concatenated"));
+        }
+        let size = result.dimensions[dim].checked_add(operand.dimensions[dim]);
+        result.dimensions[dim] = size.ok_or("the result is too large")?;
     }
     Ok(result)
 }
@@ -187,10 +200,8 @@ fn transpose(operand: &ShapeProto, dims: &[i64]) -> Inferred {
 fn dot(lhs: &ShapeProto, rhs: &ShapeProto, numbers: &DotDimensionNumbers) -> Inferred {
     let lhs_batch = distinct(&numbers.lhs_batch_dimensions, lhs.dimensions.len())?;
     let free = |shape: &ShapeProto, batch: &[i64], contracting: &[i64]| {
-        let used = distinct(&[batch, contracting].concat(), shape.dimensions.len())?;
-        Ok::<Vec<i64>, String>(
-            (0..shape.dimensions.len()).filter(|dim| !used.contains(dim)).map(|dim| shape.dimensions[dim]).collect(),
-        )
+        let free = others(&[batch, contracting].concat(), shape.dimensions.len())?;
+        Ok::<Vec<i64>, String>(free.into_iter().map(|dim| shape.dimensions[dim]).collect())
     };
     let mut dims: Vec<i64> = lhs_batch.into_iter().map(|dim| lhs.dimensions[dim]).collect();
     dims.extend(free(lhs, &numbers.lhs_batch_dimensions, &numbers.lhs_contracting_dimensions)?);
@@ -243,16 +254,18 @@ fn convolution(lhs: &ShapeProto, rhs: &ShapeProto, instruction: &HloInstructionP
 fn gather(operands: &[&ShapeProto], numbers: &GatherDimensionNumbers, slice_sizes: &[i64]) -> Inferred {
     let (operand, indices) = (operands[0], operands[1]);
     let dropped = [numbers.collapsed_slice_dims.as_slice(), &numbers.operand_batching_dims].concat();
-    let dropped = distinct(&dropped, slice_sizes.len())?;
-    let mut window = (0..slice_sizes.len()).filter(|dim| !dropped.contains(dim)).map(|dim| slice_sizes[dim]);
+    let kept = others(&dropped, slice_sizes.len())?;
+    let mut window = kept.iter().map(|&dim| slice_sizes[dim]);
     let mut batch = (0i64..).zip(&indices.dimensions).filter(|&(dim, _)| dim != numbers.index_vector_dim);
-    let rank = slice_sizes.len() - dropped.len() + indices.dimensions.len();
-    let rank = rank - usize::from(numbers.index_vector_dim < indices.dimensions.len() as i64);
-    let offset = distinct(&numbers.offset_dims, rank)?;
-    let dims =
-        (0..rank).map(|dim| if offset.contains(&dim) { window.next() } else { batch.next().map(|(_, &size)| size) });
-    let dims: Vec<i64> = dims.collect::<Option<_>>().ok_or("the offset dimensions do not fit the slice sizes")?;
-    Ok(array(element_type(operand)?, &dims))
+    let batch_rank = indices.dimensions.len()
+        - usize::from((0..indices.dimensions.len() as i64).contains(&numbers.index_vector_dim));
+    let mut is_offset = vec![false; kept.len() + batch_rank];
+    for dim in distinct(&numbers.offset_dims, is_offset.len())? {
+        is_offset[dim] = true;
+    }
+    let size = |&is_offset: &bool| if is_offset { window.next() } else { batch.next().map(|(_, &size)| size) };
+    let dims: Option<Vec<i64>> = is_offset.iter().map(size).collect();
+    Ok(array(element_type(operand)?, &dims.ok_or("the offset dimensions do not fit the slice sizes")?))
 }
 
 fn pad(operand: &ShapeProto, config: &PaddingConfig) -> Inferred {
