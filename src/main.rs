@@ -1,1 +1,7 @@
-fn main() {}
+//! `spmd-run`: see the library's documentation for what it does, and `spmd-run --help` for how to call it.
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

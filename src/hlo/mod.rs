@@ -1,36 +1,57 @@
 //! HLO modules: the protobuf model, its text form and the checks before a plugin sees it.
 
+mod attr;
+mod dead_code;
+pub mod groups;
+mod infer;
 pub mod literal;
+mod load;
+mod opcode;
 mod parse;
+mod print;
 pub mod shape;
+mod verify;
+
+pub use dead_code::remove_dead_code;
+pub use load::{LoadError, load};
+pub use parse::{ParseError, parse};
+pub use print::print;
+pub use verify::{VerifyError, verify};
 
 use crate::proto::HloModuleProto;
 
-pub use parse::{ParseError, parse};
-
-/// One HLO module.
+/// One HLO module: its protobuf form, and what only the header of its text says.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HloModule {
-    /// The module as XLA serializes it.
+    /// The module; fields that this project does not know are kept.
     pub proto: HloModuleProto,
-    /// What a text's header says and the protobuf form has no field for.
+    /// Settings of the text's header.
     pub config: ModuleConfig,
     /// Constants whose values the text leaves out (`constant({...})`). They hold the filler that XLA's own parser puts
     /// in, so the module compiles, but its results mean nothing.
     pub elided_constants: Vec<String>,
 }
 
-/// What a text's header says and `HloModuleProto` has no field for.
+/// What the header of a module's text says and its protobuf form has no field for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModuleConfig {
-    /// `replica_count=`
+    /// `replica_count`.
     pub replica_count: Option<i64>,
-    /// `num_partitions=`
+    /// `num_partitions`.
     pub num_partitions: Option<i64>,
-    /// May the partitioner choose the shardings of the parameters: one value for all or one for each.
+    /// For each parameter whether the partitioner may choose its sharding; one entry may stand for all.
     pub allow_spmd_sharding_propagation_to_parameters: Vec<bool>,
-    /// May the partitioner choose the shardings of the results: one value for all or one for each.
+    /// For each result whether the partitioner may choose its sharding; one entry may stand for all.
     pub allow_spmd_sharding_propagation_to_output: Vec<bool>,
-    /// The order of the instructions is a schedule: the text was written after compiling.
+    /// Whether the instructions stand in the order in which they run.
     pub is_scheduled: bool,
+}
+
+/// A program as it was loaded.
+#[derive(Clone, Debug)]
+pub enum Program {
+    /// An HLO module.
+    Hlo(HloModule),
+    /// StableHLO, as text or as bytecode.
+    Mlir(Vec<u8>),
 }

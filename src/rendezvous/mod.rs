@@ -1,1 +1,106 @@
-//! rendezvous
+//! Where the processes of a job meet: who is there, a key-value store, barriers, and one fate for all.
+//!
+//! The coordinator runs on a thread of its own inside process 0. Every process, process 0 too, holds one TCP
+//! connection to it, which carries requests, answers and heartbeats. A peer proves that it knows the job token before
+//! anything else it sends is read, and the coordinator proves it in turn; what follows is neither encrypted nor signed.
+//! No wait is without limit, and a wait that runs out says which processes are missing.
+//!
+//! ```
+//! # use std::time::Duration;
+//! # use spmd_run::rendezvous::{JoinOptions, Rendezvous, listen};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let listener = listen("127.0.0.1:0")?;
+//! let address = listener.local_addr()?.to_string();
+//! let limit = Duration::from_secs(10);
+//! let job = Rendezvous::join(JoinOptions {
+//!     host_coordinator: Some(listener),
+//!     ..JoinOptions::new(address, 0, 1, limit)
+//! })?;
+//! job.put("greeting", b"hello")?;
+//! assert_eq!(job.get("greeting", limit)?, b"hello");
+//! assert_eq!(job.all_gather("names", b"zero", limit)?, [b"zero"]);
+//! job.shutdown(limit)?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod client;
+mod connect;
+mod coordinator;
+mod error;
+mod handshake;
+mod report;
+mod token;
+mod wire;
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use client::Rendezvous;
+pub use connect::listen;
+pub use error::{JoinError, RendezvousError};
+pub use report::{Abort, Missing, MissingProcess, Place};
+pub use token::{InvalidToken, JobToken};
+
+/// The most bytes that one value of the store, or all contributions to one all-gather, may have.
+pub const MAX_VALUE_BYTES: usize = wire::MAX_BODY;
+
+/// What a process says when it joins.
+#[derive(Debug)]
+pub struct JoinOptions {
+    /// Where the coordinator listens, as `HOST:PORT`.
+    pub coordinator: String,
+    /// The socket to serve the coordinator on; for process 0, and only for it.
+    pub host_coordinator: Option<TcpListener>,
+    /// This process, from 0.
+    pub process_index: u32,
+    /// How many processes the job has; every process must say the same.
+    pub process_count: u32,
+    /// The secret all processes of the job share. Without one, only a loopback coordinator is allowed.
+    pub token: Option<JobToken>,
+    /// How long to wait until all processes have joined.
+    pub timeout: Duration,
+    /// How often signs of life are sent, and when they are missed. What process 0 says holds for all.
+    pub heartbeat: Heartbeat,
+    /// The name of this process's host, for messages only.
+    pub host: String,
+    /// The version of the program; every process must have the same.
+    pub version: String,
+}
+
+impl JoinOptions {
+    /// Options without a token and without a coordinator to host; heartbeat, host and version have their usual values.
+    pub fn new(coordinator: impl Into<String>, process_index: u32, process_count: u32, timeout: Duration) -> Self {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Self {
+            coordinator: coordinator.into(),
+            host_coordinator: None,
+            process_index,
+            process_count,
+            token: None,
+            timeout,
+            heartbeat: Heartbeat::default(),
+            host,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+}
+
+/// How often the coordinator and each process exchange a sign of life, and how long a silence means death.
+///
+/// A process that ends is noticed at once by its closed connection; heartbeats find lost hosts and stopped processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Heartbeat {
+    /// The time between two signs of life.
+    pub interval: Duration,
+    /// The silence after which the other side counts as dead; several times the interval.
+    pub limit: Duration,
+}
+
+impl Default for Heartbeat {
+    fn default() -> Self {
+        Self { interval: Duration::from_secs(1), limit: Duration::from_secs(10) }
+    }
+}

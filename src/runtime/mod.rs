@@ -1,1 +1,171 @@
-//! runtime
+//! Runs programs on the devices of a job: the global device view, compiled programs, and arrays in and out of them.
+
+mod arrays;
+pub mod bridge;
+mod error;
+mod executable;
+mod handoff;
+mod plan;
+mod topology;
+mod world;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::collective::{Communicator, Limits, World as Devices};
+use crate::pjrt::{Client, Plugin, Value};
+use crate::transport::{Transport, tcp};
+
+pub use arrays::{Arguments, GlobalArray};
+pub use error::RuntimeError;
+pub use executable::{Executable, Results, StepTimes};
+pub use plan::{Plan, PlanError, Request};
+pub use topology::{Device, Process, Topology, TopologyError};
+pub use world::{World, WorldError};
+
+/// One process's share of a job: its devices, the global view, and the way to the other processes.
+pub struct Runtime {
+    world: World,
+    client: Client,
+    topology: Topology,
+    /// `None` in a job of one process.
+    transport: Option<Arc<dyn Transport>>,
+    communicator: Arc<Communicator>,
+    programs: AtomicU64,
+}
+
+/// How processes reach each other's data plane.
+#[derive(Clone, Copy, Debug)]
+pub struct DataPlaneOptions {
+    /// The address that this process listens on.
+    pub address: IpAddr,
+    /// A secret that all processes of the job share.
+    pub secret: [u8; 32],
+}
+
+impl Default for DataPlaneOptions {
+    fn default() -> Self {
+        DataPlaneOptions { address: IpAddr::V4(Ipv4Addr::LOCALHOST), secret: [0; 32] }
+    }
+}
+
+impl Runtime {
+    /// Opens this process's devices and meets the others. `devices_per_process` asks plugins that can choose (CPU) for
+    /// that many; with other plugins it must be what the host has.
+    pub fn open(
+        world: World,
+        plugin: &Path,
+        devices_per_process: u32,
+        data_plane: DataPlaneOptions,
+    ) -> Result<Runtime, RuntimeError> {
+        let plugin = Plugin::load(plugin)?;
+        let client = create_client(&plugin, devices_per_process)?;
+        let listener = match world.process_count() {
+            1 => None,
+            _ => Some(listen(data_plane.address)?),
+        };
+        let data_address = listener.as_ref().map(|listener| listener.local_addr()).transpose().map_err(listen_error)?;
+        let processes = world.all_gather("topology", describe(&client, data_address)?)?;
+        let topology = Topology::new(processes)?;
+        let transport = match listener {
+            None => None,
+            Some(listener) => Some(connect(&world, &topology, listener, &data_plane.secret)?),
+        };
+        let devices =
+            Devices { process_index: world.process_index(), devices_per_process: topology.devices_per_process() };
+        let limits = Limits { timeout: world.limit() };
+        let communicator = Arc::new(Communicator::new(devices, transport.clone(), limits)?);
+        let of_job = Arc::downgrade(&communicator);
+        world.on_abort(move |abort| {
+            if let Some(communicator) = of_job.upgrade() {
+                communicator.abort(&abort.to_string());
+            }
+        });
+        Ok(Runtime { world, client, topology, transport, communicator, programs: AtomicU64::new(0) })
+    }
+
+    /// The processes of the job.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// The global device view.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// This process's client of the plugin.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Global ids of this process's devices.
+    pub fn local_device_ids(&self) -> Vec<u32> {
+        self.topology.device_ids(self.world.process_index())
+    }
+
+    /// What data travels by between processes; `None` in a job of one process.
+    pub fn transport_name(&self) -> Option<&'static str> {
+        self.transport.as_ref().map(|transport| transport.name())
+    }
+
+    /// A number that all processes give the same program.
+    fn next_program(&self) -> u64 {
+        self.programs.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+fn connect(
+    world: &World,
+    topology: &Topology,
+    listener: TcpListener,
+    secret: &[u8; 32],
+) -> Result<Arc<dyn Transport>, RuntimeError> {
+    let addresses: Vec<SocketAddr> = topology.processes().iter().filter_map(|process| process.data_address).collect();
+    let transport = tcp::connect_mesh(world.process_index(), listener, &addresses, secret, world.limit())?;
+    Ok(Arc::new(transport))
+}
+
+fn create_client(plugin: &Plugin, devices: u32) -> Result<Client, RuntimeError> {
+    let device_count = [("cpu_device_count".to_owned(), Value::Int(devices.into()))];
+    let client = match plugin.create_client(&device_count, None) {
+        // Plugins of other platforms have as many devices as the host, and may refuse an option that they do not know.
+        Err(error) if error.code() == Some(crate::pjrt::ErrorCode::InvalidArgument) => {
+            plugin.create_client(&[], None)?
+        }
+        client => client?,
+    };
+    let found = client.addressable_devices().len();
+    if found != devices as usize {
+        return Err(RuntimeError::LocalDevices { asked: devices, found });
+    }
+    Ok(client)
+}
+
+fn describe(client: &Client, data_address: Option<SocketAddr>) -> Result<Process, RuntimeError> {
+    let devices = client.addressable_devices();
+    let version = client.plugin().api_version();
+    Ok(Process {
+        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        pid: std::process::id(),
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        platform: client.platform_name()?,
+        platform_version: client.platform_version()?,
+        pjrt_api_version: (version.major, version.minor),
+        devices: devices
+            .iter()
+            .map(|device| Ok(Device { id: 0, kind: device.kind()? }))
+            .collect::<Result<_, RuntimeError>>()?,
+        data_address,
+    })
+}
+
+fn listen(address: IpAddr) -> Result<TcpListener, RuntimeError> {
+    TcpListener::bind((address, 0)).map_err(listen_error)
+}
+
+fn listen_error(source: std::io::Error) -> RuntimeError {
+    RuntimeError::Listen { source }
+}

@@ -1,1 +1,202 @@
-//! transport
+//! Moves bytes between the processes of a job.
+//!
+//! A transport carries tagged messages between pairs of processes, in the manner of MPI's point-to-point calls: the
+//! receiver posts a buffer for a tag, the sender sends to it, both know the size beforehand. Small messages travel at
+//! once, whether or not the buffer is posted yet; large ones wait for it, so that they land where they belong and a
+//! process never holds more of its peers' data than it asked for. Messages are matched by tag alone, never by arrival.
+//!
+//! Post every receive of a step before the sends of that step: a large send waits for the peer's buffer.
+
+pub mod tcp;
+
+use std::io::IoSlice;
+use std::marker::PhantomData;
+use std::time::{Duration, Instant};
+
+/// The name of one message between two processes. A tag is used once per direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tag(pub [u64; 5]);
+
+/// A piece of memory that a message is received into.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    start: *mut u8,
+    len: usize,
+}
+
+// SAFETY: a segment is only an address; whoever writes through it answers for it (see `Transport::post`).
+unsafe impl Send for Segment {}
+
+impl Segment {
+    /// The memory of `bytes`.
+    pub fn new(bytes: &mut [u8]) -> Segment {
+        Segment { start: bytes.as_mut_ptr(), len: bytes.len() }
+    }
+
+    /// Size in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes.
+    ///
+    /// # Safety
+    /// The memory is valid, and nothing else touches it while the slice lives.
+    pub unsafe fn bytes_mut<'a>(self) -> &'a mut [u8] {
+        // SAFETY: by the contract of this function; the address came from a slice of this length.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+}
+
+/// How long a blocking call waits, and what ends it early.
+#[derive(Clone, Copy)]
+pub struct Wait<'a> {
+    /// When to give up with [`TransportError::Timeout`].
+    pub deadline: Instant,
+    /// Asked about each message, or word of one, that came from the awaited peer while the awaited one did not. An
+    /// answer ends the wait with [`TransportError::Mismatch`].
+    pub judge: &'a dyn Fn(&Tag) -> Option<String>,
+}
+
+/// Called once, with the reason, when a peer ends the job for everyone.
+pub type AbortCallback = Box<dyn FnOnce(TransportError) + Send>;
+
+/// Tagged messages between the processes of a job; all methods may be called from several threads at once.
+pub trait Transport: Send + Sync {
+    /// What it is called on the command line.
+    fn name(&self) -> &'static str;
+
+    /// Which process this is.
+    fn process_index(&self) -> u32;
+
+    /// Number of processes, this one included.
+    fn process_count(&self) -> u32;
+
+    /// Sends the concatenation of `data` and returns when the memory may be changed again.
+    fn send(&self, to: u32, tag: Tag, data: &[IoSlice<'_>], wait: &Wait<'_>) -> Result<(), TransportError>;
+
+    /// Provides the memory that the message `tag` from `from` goes to. The message has the segments' total size. Every
+    /// posted receive is ended by [`Transport::complete`] or [`Transport::cancel`]. Does not wait for the peer, but may
+    /// have to tell it, which can take until `deadline`.
+    ///
+    /// # Safety
+    /// The segments are valid for writes and not touched until `complete` or `cancel` has returned.
+    unsafe fn post(&self, from: u32, tag: Tag, into: Vec<Segment>, deadline: Instant) -> Result<(), TransportError>;
+
+    /// Waits until the posted message is there. After an error the memory is left alone.
+    fn complete(&self, from: u32, tag: Tag, wait: &Wait<'_>) -> Result<(), TransportError>;
+
+    /// Takes a posted receive back. May break the connection if the message is coming in right now.
+    fn cancel(&self, from: u32, tag: Tag);
+
+    /// Ends the job: tells every peer why, as far as they can be reached, and fails every pending and future call here.
+    fn abort(&self, reason: &str);
+
+    /// Sets what happens when a peer aborts. Called at once if one has.
+    fn on_abort(&self, callback: AbortCallback);
+}
+
+/// A posted receive. Taken back when dropped, so that its memory is never written to afterwards.
+pub struct Receive<'a> {
+    transport: &'a dyn Transport,
+    from: u32,
+    tag: Tag,
+    open: bool,
+    memory: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> Receive<'a> {
+    /// Posts `into` for the message `tag` from process `from`.
+    ///
+    /// # Safety
+    /// The segments are valid for writes and not touched until the result has been finished or dropped. It must not be
+    /// forgotten.
+    pub unsafe fn post(
+        transport: &'a dyn Transport,
+        from: u32,
+        tag: Tag,
+        into: Vec<Segment>,
+        deadline: Instant,
+    ) -> Result<Receive<'a>, TransportError> {
+        // SAFETY: handed on to our caller; `finish` and `drop` end the receive.
+        unsafe { transport.post(from, tag, into, deadline)? };
+        Ok(Receive { transport, from, tag, open: true, memory: PhantomData })
+    }
+
+    /// Waits for the message.
+    pub fn finish(mut self, wait: &Wait<'_>) -> Result<(), TransportError> {
+        self.open = false;
+        self.transport.complete(self.from, self.tag, wait)
+    }
+}
+
+impl Drop for Receive<'_> {
+    fn drop(&mut self) {
+        if self.open {
+            self.transport.cancel(self.from, self.tag);
+        }
+    }
+}
+
+/// Why a message could not be sent or received.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransportError {
+    /// The connection broke.
+    #[error("lost the connection to process {peer}: {reason}")]
+    Lost {
+        /// The process at the other end.
+        peer: u32,
+        /// The operating system's word for it.
+        reason: String,
+    },
+    /// The peer finished and left the job in good order.
+    #[error("process {peer} has left the job")]
+    Left {
+        /// The process that left.
+        peer: u32,
+    },
+    /// The peer sent something that no process of this job sends.
+    #[error("process {peer} sent a malformed message: {problem}")]
+    Protocol {
+        /// The process at the other end.
+        peer: u32,
+        /// What was wrong with it.
+        problem: String,
+    },
+    /// A peer ended the job.
+    #[error("process {peer} reported: {reason}")]
+    AbortedByPeer {
+        /// The process that ended it.
+        peer: u32,
+        /// Its reason.
+        reason: String,
+    },
+    /// This process ended the job.
+    #[error("{reason}")]
+    Aborted {
+        /// The reason given to [`Transport::abort`].
+        reason: String,
+    },
+    /// The deadline passed.
+    #[error("waited {:.1} s for process {peer}", waited.as_secs_f64())]
+    Timeout {
+        /// The process that was waited for.
+        peer: u32,
+        /// How long this call waited.
+        waited: Duration,
+    },
+    /// [`Wait::judge`] ended the wait.
+    #[error("{explanation}")]
+    Mismatch {
+        /// What the judge said.
+        explanation: String,
+    },
+    /// Wrong use of the transport.
+    #[error("{0}")]
+    Misuse(String),
+}

@@ -159,18 +159,38 @@ pub fn for_each_element(literal: &LiteralProto, mut visit: impl FnMut(Scalar)) -
     Ok(())
 }
 
+/// Checks that a literal's data is as long as its shape says.
+///
+/// # Errors
+/// It is not, or the shape is none that a literal can have.
+pub fn check_length(literal: &LiteralProto) -> Result<(), LiteralError> {
+    if shape::is_tuple(&literal.shape) {
+        let (expected, found) = (literal.shape.tuple_shapes.len() as u64, literal.tuple_literals.len() as u64);
+        if expected != found {
+            return Err(LiteralError::Length { shape: shape::text(&literal.shape), expected, found });
+        }
+        return literal.tuple_literals.iter().try_for_each(check_length);
+    }
+    let (dtype, expected) = dense_shape(&literal.shape)?;
+    let found = (stored_words(literal, dtype) / words_per_element(dtype)) as u64;
+    if expected != found {
+        return Err(LiteralError::Length { shape: shape::text(&literal.shape), expected, found });
+    }
+    Ok(())
+}
+
+fn dense_shape(shape: &ShapeProto) -> Result<(DType, u64), LiteralError> {
+    let elements = shape::dtype(shape).zip(shape::num_elements(shape));
+    elements.ok_or_else(|| LiteralError::Shape(shape::text(shape)))
+}
+
 /// The patterns of an array literal in row-major order.
 fn logical_words(literal: &LiteralProto) -> Result<(DType, Vec<u64>), LiteralError> {
+    check_length(literal)?;
     let shape = &literal.shape;
-    let wrong_shape = || LiteralError::Shape(shape::text(shape));
-    let dtype = shape::dtype(shape).ok_or_else(wrong_shape)?;
-    let expected = shape::num_elements(shape).ok_or_else(wrong_shape)?;
+    let (dtype, _) = dense_shape(shape)?;
     let words = load(literal, dtype);
     let width = words_per_element(dtype);
-    if expected.checked_mul(width as u64) != Some(words.len() as u64) {
-        let found = (words.len() / width) as u64;
-        return Err(LiteralError::Length { shape: shape::text(shape), expected, found });
-    }
     let Some(order) = physical_order(shape) else { return Ok((dtype, words)) };
     let logical = order.iter().flat_map(|&place| &words[place * width..][..width]).copied().collect();
     Ok((dtype, logical))
@@ -408,5 +428,21 @@ fn load(literal: &LiteralProto, dtype: DType) -> Vec<u64> {
         DType::C64 => literal.c64s.iter().map(|value| u64::from(value.to_bits())).collect(),
         DType::C128 => literal.c128s.iter().map(|value| value.to_bits()).collect(),
         _ => unreachable!("{dtype} stands in a byte field"),
+    }
+}
+
+/// How many patterns [`load`] would give.
+fn stored_words(literal: &LiteralProto, dtype: DType) -> usize {
+    match dtype {
+        DType::Pred => literal.preds.len(),
+        DType::S32 => literal.s32s.len(),
+        DType::S64 => literal.s64s.len(),
+        DType::U32 => literal.u32s.len(),
+        DType::U64 => literal.u64s.len(),
+        DType::F32 => literal.f32s.len(),
+        DType::F64 => literal.f64s.len(),
+        DType::C64 => literal.c64s.len(),
+        DType::C128 => literal.c128s.len(),
+        _ => bytes(literal, dtype).map_or(0, |bytes| bytes.len().div_ceil(dtype.size())),
     }
 }

@@ -7,6 +7,7 @@ use super::attr::AttrSet;
 use super::computation::Scope;
 use super::cursor::fail;
 use super::error::{Result, hint};
+use super::infer::infer;
 use super::opcode::{Opcode, Rule};
 use crate::hlo::shape::{compatible, leaves, text_without_layout};
 use crate::proto::{DotDimensionNumbers, HloInstructionProto, ShapeProto};
@@ -157,11 +158,16 @@ impl<'a> Parser<'a> {
         opcode: &Opcode,
         proto: &HloInstructionProto,
     ) -> Result<ShapeProto> {
-        let called = proto.called_computation_ids.iter().filter_map(|&id| self.computations.get(id as usize));
-        let called: usize = called.map(|called| shape_cost(&called.program_shape.result)).sum();
-        let operands: usize = scope.operand_shapes(proto).into_iter().map(shape_cost).sum();
-        self.charge(start, 1 + called + operands)?;
-        self.infer(scope, opcode, proto).map_err(|message| fail(start, message))
+        let operands = scope.operand_shapes(proto);
+        let cost: usize = operands.iter().copied().chain(self.called_result(proto)).map(shape_cost).sum();
+        self.charge(start, 1 + cost)?;
+        infer(opcode, proto, &operands, self.called_result(proto)).map_err(|message| fail(start, message))
+    }
+
+    /// The result of the first computation that an instruction calls.
+    fn called_result(&self, proto: &HloInstructionProto) -> Option<&ShapeProto> {
+        let computation = self.computations.get(*proto.called_computation_ids.first()? as usize)?;
+        Some(&computation.program_shape.result)
     }
 
     /// The opcode, and for `slice-start` and the like the opcode that is made asynchronous.

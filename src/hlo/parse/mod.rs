@@ -1,19 +1,16 @@
 //! HLO text to `HloModuleProto`, as XLA's own parser builds it.
 
 mod asynchronous;
-mod attr;
 mod attributes;
 mod computation;
 mod cursor;
 mod defaults;
 mod error;
-mod infer;
 mod instruction;
 mod literal;
 mod metadata;
 mod module;
 mod names;
-mod opcode;
 mod shape;
 mod sharding;
 mod window;
@@ -26,7 +23,7 @@ use error::Result;
 use foldhash::fast::RandomState;
 use names::UniqueNames;
 
-use super::HloModule;
+use super::{HloModule, attr, infer, opcode};
 use crate::proto::HloComputationProto;
 
 pub use error::ParseError;

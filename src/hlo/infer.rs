@@ -1,10 +1,5 @@
-//! Result shapes that the text leaves out.
-//!
-//! Only as far as the shape is needed to go on: whether a program makes sense is the verifier's question, also where
-//! the text gives the shape.
+//! The result shapes that follow from operands and attributes.
 
-use super::Parser;
-use super::computation::Scope;
 use super::opcode::{Opcode, Rule};
 use crate::dtype::DType;
 use crate::hlo::shape::{array, compatible, dtype, is_tuple, scalar, text_without_layout, token, tuple};
@@ -15,72 +10,96 @@ use crate::proto::{
 
 type Inferred = Result<ShapeProto, String>;
 
-impl<'a> Parser<'a> {
-    /// The shape of an instruction whose operands are still indices into `scope`.
-    pub(super) fn infer(&self, scope: &Scope<'a>, opcode: &Opcode, instruction: &HloInstructionProto) -> Inferred {
-        let operands = scope.operand_shapes(instruction);
-        let operands = operands.as_slice();
-        let first = || operands.first().copied().ok_or_else(|| cannot_infer(opcode));
-        match opcode.rule {
-            Rule::LikeFirst | Rule::Cholesky | Rule::While | Rule::SelectAndScatter => Ok(first()?.clone()),
-            Rule::LikeSecond | Rule::TriangularSolve => Ok(operands[1].clone()),
-            Rule::Elementwise => elementwise(operands),
-            Rule::RealPart => with_type(first()?, real_part(dtype(first()?))),
-            Rule::IsFinite => with_type(first()?, Some(DType::Pred)),
-            Rule::Compare => with_type(&elementwise(operands)?, Some(DType::Pred)),
-            Rule::Complex => with_type(&elementwise(operands)?, complex(dtype(first()?))),
-            Rule::AfterAll => Ok(token()),
-            Rule::DeviceId => Ok(scalar(DType::U32)),
-            Rule::GetDimensionSize => Ok(scalar(DType::S32)),
-            Rule::BatchNorm => Ok(tuple([operands[0], operands[1], operands[1]].map(Clone::clone).to_vec())),
-            Rule::Tuple => Ok(tuple(operands.iter().copied().cloned().collect())),
-            Rule::Sort => Ok(one_or_tuple(operands)),
-            Rule::Scatter => Ok(one_or_tuple(&operands[..operands.len() / 2])),
-            Rule::GetTupleElement => tuple_element(first()?, instruction.tuple_index),
-            Rule::Call | Rule::Conditional => Ok(self.called_result(instruction)?.clone()),
-            Rule::Map => with_type(first()?, dtype(self.called_result(instruction)?)),
-            Rule::Concatenate => concatenate(operands, &instruction.dimensions),
-            Rule::Transpose => transpose(first()?, &instruction.dimensions),
-            Rule::Reduce => self.reduce(instruction, operands),
-            Rule::ReduceWindow => self.reduce_window(instruction, operands),
-            Rule::Dot => dot(operands[0], operands[1], &instruction.dot_dimension_numbers),
-            Rule::Convolution => convolution(operands[0], operands[1], instruction),
-            Rule::Gather => gather(operands, &instruction.gather_dimension_numbers, &instruction.gather_slice_sizes),
-            Rule::Pad => pad(first()?, &instruction.padding_config),
-            Rule::Fft => fft(first()?, instruction),
-            Rule::TopK => top_k(first()?, instruction.k),
-            Rule::SetDimensionSize => set_dimension_size(first()?, &instruction.dimensions),
-            _ => Err(cannot_infer(opcode)),
+/// The shape of an instruction with these operands, as far as it follows from them; `called` is the result of the first
+/// computation that it calls.
+///
+/// # Errors
+/// The operands do not go together, or the shape of such an instruction does not follow from them.
+pub(super) fn infer(
+    opcode: &Opcode,
+    instruction: &HloInstructionProto,
+    operands: &[&ShapeProto],
+    called: Option<&ShapeProto>,
+) -> Inferred {
+    let operand = |index: usize| operands.get(index).copied().ok_or_else(|| cannot_infer(opcode));
+    let first = || operand(0);
+    let called = || called.ok_or_else(|| "no computation is called".to_owned());
+    match opcode.rule {
+        Rule::LikeFirst | Rule::Cholesky | Rule::While | Rule::SelectAndScatter => Ok(first()?.clone()),
+        Rule::LikeSecond | Rule::TriangularSolve => Ok(operand(1)?.clone()),
+        Rule::Elementwise => elementwise(operands),
+        Rule::RealPart => with_type(first()?, real_part(dtype(first()?))),
+        Rule::IsFinite => with_type(first()?, Some(DType::Pred)),
+        Rule::Compare => with_type(&elementwise(operands)?, Some(DType::Pred)),
+        Rule::Complex => with_type(&elementwise(operands)?, complex(dtype(first()?))),
+        Rule::AfterAll => Ok(token()),
+        Rule::DeviceId => Ok(scalar(DType::U32)),
+        Rule::GetDimensionSize => Ok(scalar(DType::S32)),
+        Rule::BatchNorm => Ok(tuple([first()?, operand(1)?, operand(1)?].map(Clone::clone).to_vec())),
+        Rule::Tuple => Ok(tuple(operands.iter().copied().cloned().collect())),
+        Rule::Sort => Ok(one_or_tuple(operands)),
+        Rule::Scatter => Ok(one_or_tuple(&operands[..operands.len() / 2])),
+        Rule::GetTupleElement => tuple_element(first()?, instruction.tuple_index),
+        Rule::Call | Rule::Conditional => Ok(called()?.clone()),
+        Rule::Map => with_type(first()?, dtype(called()?)),
+        Rule::Concatenate => concatenate(operands, &instruction.dimensions),
+        Rule::Transpose => transpose(first()?, &instruction.dimensions),
+        Rule::Reduce => reduce(instruction, first()?, called()?),
+        Rule::ReduceWindow => reduce_window(instruction, first()?, called()?),
+        Rule::Dot => dot(first()?, operand(1)?, &instruction.dot_dimension_numbers),
+        Rule::Convolution => convolution(first()?, operand(1)?, instruction),
+        Rule::Gather => {
+            gather(first()?, operand(1)?, &instruction.gather_dimension_numbers, &instruction.gather_slice_sizes)
         }
+        Rule::Pad => pad(first()?, &instruction.padding_config),
+        Rule::Fft => fft(first()?, instruction),
+        Rule::TopK => top_k(first()?, instruction.k),
+        Rule::SetDimensionSize => set_dimension_size(first()?, &instruction.dimensions),
+        _ => Err(cannot_infer(opcode)),
     }
+}
 
-    fn called_result(&self, instruction: &HloInstructionProto) -> Result<&ShapeProto, String> {
-        let id = instruction.called_computation_ids.first().ok_or("no computation is called")?;
-        Ok(&self.computations[*id as usize].program_shape.result)
-    }
+/// Whether the shape of such instructions follows from their operands.
+pub(super) fn can_infer(rule: Rule) -> bool {
+    !matches!(
+        rule,
+        Rule::Plain
+            | Rule::AsyncDone
+            | Rule::AsyncStart
+            | Rule::AsyncUpdate
+            | Rule::Broadcast
+            | Rule::Collective
+            | Rule::Constant
+            | Rule::CustomCall
+            | Rule::Fusion
+            | Rule::Outfeed
+            | Rule::Parameter
+            | Rule::RaggedDot
+            | Rule::ScaledDot
+            | Rule::Scan
+    )
+}
 
-    fn reduce(&self, instruction: &HloInstructionProto, operands: &[&ShapeProto]) -> Inferred {
-        let kept = others(&instruction.dimensions, operands[0].dimensions.len())?;
-        self.over_results(instruction, |element| with_dims(element, operands[0], &kept))
-    }
+fn reduce(instruction: &HloInstructionProto, operand: &ShapeProto, called: &ShapeProto) -> Inferred {
+    let kept = others(&instruction.dimensions, operand.dimensions.len())?;
+    over_results(called, |element| with_dims(element, operand, &kept))
+}
 
-    fn reduce_window(&self, instruction: &HloInstructionProto, operands: &[&ShapeProto]) -> Inferred {
-        let sizes = windowed(&operands[0].dimensions, &instruction.window.dimensions)?;
-        self.over_results(instruction, |element| Ok(array(element, &sizes)))
-    }
+fn reduce_window(instruction: &HloInstructionProto, operand: &ShapeProto, called: &ShapeProto) -> Inferred {
+    let sizes = windowed(&operand.dimensions, &instruction.window.dimensions)?;
+    over_results(called, |element| Ok(array(element, &sizes)))
+}
 
-    /// The shape that `shape` makes of the element type that the called computation returns, for each of them.
-    fn over_results(&self, instruction: &HloInstructionProto, shape: impl Fn(DType) -> Inferred) -> Inferred {
-        let result = self.called_result(instruction)?;
-        let element = |result: &ShapeProto| {
-            let element = dtype(result).ok_or_else(|| "the called computation returns no arrays".to_owned())?;
-            shape(element)
-        };
-        if is_tuple(result) {
-            Ok(tuple(result.tuple_shapes.iter().map(element).collect::<Result<_, _>>()?))
-        } else {
-            element(result)
-        }
+/// The shape that `shape` makes of the element type that the called computation returns, for each of them.
+fn over_results(called: &ShapeProto, shape: impl Fn(DType) -> Inferred) -> Inferred {
+    let element = |result: &ShapeProto| {
+        let element = dtype(result).ok_or_else(|| "the called computation returns no arrays".to_owned())?;
+        shape(element)
+    };
+    if is_tuple(called) {
+        Ok(tuple(called.tuple_shapes.iter().map(element).collect::<Result<_, _>>()?))
+    } else {
+        element(called)
     }
 }
 
@@ -89,7 +108,7 @@ fn cannot_infer(opcode: &Opcode) -> String {
 }
 
 fn elementwise(operands: &[&ShapeProto]) -> Inferred {
-    let first = operands[0];
+    let first = *operands.first().ok_or("there are no operands")?;
     match operands.iter().find(|other| !compatible(first, other)) {
         None => Ok(first.clone()),
         Some(other) => {
@@ -111,8 +130,12 @@ fn with_type(shape: &ShapeProto, element: Option<DType>) -> Inferred {
 fn with_dims(element: DType, shape: &ShapeProto, dims: &[usize]) -> Inferred {
     let sizes: Vec<i64> = dims.iter().map(|&dim| shape.dimensions[dim]).collect();
     let mut result = array(element, &sizes);
-    result.is_dynamic_dimension = dims.iter().map(|&dim| shape.is_dynamic_dimension[dim]).collect();
+    result.is_dynamic_dimension = dims.iter().map(|&dim| is_dynamic(shape, dim)).collect();
     Ok(result)
+}
+
+fn is_dynamic(shape: &ShapeProto, dim: usize) -> bool {
+    shape.is_dynamic_dimension.get(dim).copied().unwrap_or(false)
 }
 
 fn real_part(element: Option<DType>) -> Option<DType> {
@@ -147,15 +170,14 @@ fn tuple_element(shape: &ShapeProto, index: i64) -> Inferred {
 }
 
 /// Dimension numbers as indices, each once and below `rank`.
-fn distinct(dims: &[i64], rank: usize) -> Result<Vec<usize>, String> {
+pub(super) fn distinct(dims: &[i64], rank: usize) -> Result<Vec<usize>, String> {
     let mut seen = vec![false; rank];
-    let place = |&dim: &i64| {
-        let index = usize::try_from(dim).ok()?;
-        let seen = seen.get_mut(index)?;
-        (!std::mem::replace(seen, true)).then_some(index)
+    let index = |&dim: &i64| {
+        let index = usize::try_from(dim).ok().filter(|&index| index < rank);
+        let new = index.filter(|&index| !std::mem::replace(&mut seen[index], true));
+        new.ok_or_else(|| format!("dimension {dim} stands there twice or is not below {rank}"))
     };
-    let indices: Option<Vec<usize>> = dims.iter().map(place).collect();
-    indices.ok_or_else(|| format!("the dimensions are not distinct and below {rank}"))
+    dims.iter().map(index).collect()
 }
 
 /// The dimensions below `rank` that are not in `dims`.
@@ -172,19 +194,19 @@ fn element_type(shape: &ShapeProto) -> Result<DType, String> {
 }
 
 fn concatenate(operands: &[&ShapeProto], dims: &[i64]) -> Inferred {
-    let mut result = operands[0].clone();
+    let mut result = (*operands.first().ok_or("there are no operands")?).clone();
     let &[dim] = distinct(dims, result.dimensions.len())?.as_slice() else {
         return Err("concatenate has one dimension".to_owned());
     };
     for operand in &operands[1..] {
         let alike = (0..).zip(&operand.dimensions).zip(&result.dimensions).all(|((i, a), b)| i == dim || a == b);
-        if !alike || operand.dimensions.len() != result.dimensions.len() || operand.element_type != result.element_type
-        {
-            let (first, other) = (text_without_layout(operands[0]), text_without_layout(operand));
-            return Err(format!("{first} and {other} cannot be concatenated"));
+        let same_rank = operand.dimensions.len() == result.dimensions.len();
+        let size = *operand.dimensions.get(dim).ok_or("the operands have different ranks")?;
+        if !alike || !same_rank || operand.element_type != result.element_type {
+            result.dimensions[dim] = size;
+            return elementwise(&[&result, operand]);
         }
-        let size = result.dimensions[dim].checked_add(operand.dimensions[dim]);
-        result.dimensions[dim] = size.ok_or("the result is too large")?;
+        result.dimensions[dim] = result.dimensions[dim].checked_add(size).ok_or("the result is too large")?;
     }
     Ok(result)
 }
@@ -210,7 +232,7 @@ fn dot(lhs: &ShapeProto, rhs: &ShapeProto, numbers: &DotDimensionNumbers) -> Inf
 }
 
 /// The number of places of a window in each dimension.
-fn windowed(sizes: &[i64], window: &[WindowDimension]) -> Result<Vec<i64>, String> {
+pub(super) fn windowed(sizes: &[i64], window: &[WindowDimension]) -> Result<Vec<i64>, String> {
     if sizes.len() != window.len() {
         return Err(format!("the window has {} dimensions, the operand {}", window.len(), sizes.len()));
     }
@@ -251,21 +273,25 @@ fn convolution(lhs: &ShapeProto, rhs: &ShapeProto, instruction: &HloInstructionP
     Ok(array(element_type(lhs)?, &dims))
 }
 
-fn gather(operands: &[&ShapeProto], numbers: &GatherDimensionNumbers, slice_sizes: &[i64]) -> Inferred {
-    let (operand, indices) = (operands[0], operands[1]);
+fn gather(
+    operand: &ShapeProto,
+    indices: &ShapeProto,
+    numbers: &GatherDimensionNumbers,
+    slice_sizes: &[i64],
+) -> Inferred {
     let dropped = [numbers.collapsed_slice_dims.as_slice(), &numbers.operand_batching_dims].concat();
     let kept = others(&dropped, slice_sizes.len())?;
     let mut window = kept.iter().map(|&dim| slice_sizes[dim]);
-    let mut batch = (0i64..).zip(&indices.dimensions).filter(|&(dim, _)| dim != numbers.index_vector_dim);
-    let batch_rank = indices.dimensions.len()
-        - usize::from((0..indices.dimensions.len() as i64).contains(&numbers.index_vector_dim));
-    let mut is_offset = vec![false; kept.len() + batch_rank];
+    let batch = (0i64..).zip(&indices.dimensions).filter(|&(dim, _)| dim != numbers.index_vector_dim);
+    let batch: Vec<i64> = batch.map(|(_, &size)| size).collect();
+    let mut is_offset = vec![false; kept.len() + batch.len()];
     for dim in distinct(&numbers.offset_dims, is_offset.len())? {
         is_offset[dim] = true;
     }
-    let size = |&is_offset: &bool| if is_offset { window.next() } else { batch.next().map(|(_, &size)| size) };
-    let dims: Option<Vec<i64>> = is_offset.iter().map(size).collect();
-    Ok(array(element_type(operand)?, &dims.ok_or("the offset dimensions do not fit the slice sizes")?))
+    let mut batch = batch.into_iter();
+    let dims = is_offset.into_iter().map(|is_offset| if is_offset { window.next() } else { batch.next() });
+    let dims: Vec<i64> = dims.collect::<Option<_>>().ok_or("the offset dimensions do not fit the slice sizes")?;
+    Ok(array(element_type(operand)?, &dims))
 }
 
 fn pad(operand: &ShapeProto, config: &PaddingConfig) -> Inferred {
@@ -313,6 +339,7 @@ fn top_k(operand: &ShapeProto, k: i64) -> Inferred {
 fn set_dimension_size(operand: &ShapeProto, dims: &[i64]) -> Inferred {
     let mut result = operand.clone();
     for dim in distinct(dims, operand.dimensions.len())? {
+        result.is_dynamic_dimension.resize(operand.dimensions.len(), false);
         result.is_dynamic_dimension[dim] = true;
     }
     Ok(result)

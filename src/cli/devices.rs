@@ -1,0 +1,96 @@
+//! `spmd-run devices`: the global device view.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::json;
+use spmd_run::plugins;
+use spmd_run::runtime::{Runtime, Topology};
+
+use super::job::{JobOptions, Role};
+use super::report::{id_range, table};
+use super::{Failure, Format};
+
+#[derive(Args)]
+pub struct Options {
+    #[command(flatten)]
+    job: JobOptions,
+}
+
+pub fn main(options: Options) -> Result<ExitCode, Failure> {
+    let job = &options.job;
+    let membership = match job.role()? {
+        Role::Launcher { processes } => {
+            plugins::find(job.plugin.as_deref())?;
+            return job.launch(processes);
+        }
+        Role::Controller(membership) => membership,
+    };
+    membership.take_part(job, |world, data_plane| {
+        let plugin = plugins::find(job.plugin.as_deref())?;
+        let runtime = Runtime::open(world, &plugin.path, job.devices_per_process.unwrap_or(1), data_plane)?;
+        if runtime.world().process_index() == 0 {
+            match job.format {
+                Format::Text => print!("{}", text(runtime.topology())),
+                Format::Json => println!("{}", as_json(runtime.topology(), &plugin.path)),
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn text(topology: &Topology) -> String {
+    let rows: Vec<Vec<String>> = topology
+        .processes()
+        .iter()
+        .enumerate()
+        .map(|(index, process)| {
+            vec![
+                index.to_string(),
+                process.host.clone(),
+                process.pid.to_string(),
+                process.devices.len().to_string(),
+                id_range(&process.devices),
+                process.devices.first().map(|device| device.kind.clone()).unwrap_or_default(),
+            ]
+        })
+        .collect();
+    let columns = ["#process", "host", "#pid", "#local_device_count", "devices", "kind"];
+    let Some(process) = topology.processes().first() else { return String::new() };
+    let (major, minor) = process.pjrt_api_version;
+    format!(
+        "device_count   {}\nprocess_count  {}\nplatform       {}\nplugin         PJRT C API {major}.{minor}, {}\n\n{}",
+        topology.device_count(),
+        topology.processes().len(),
+        process.platform,
+        process.platform_version.replace('\n', " "),
+        table(&columns, &rows)
+    )
+}
+
+fn as_json(topology: &Topology, plugin: &std::path::Path) -> serde_json::Value {
+    let first = topology.processes().first();
+    let processes: Vec<_> = topology
+        .processes()
+        .iter()
+        .enumerate()
+        .map(|(index, process)| {
+            json!({
+                "process_index": index,
+                "host": process.host,
+                "pid": process.pid,
+                "local_device_count": process.devices.len(),
+                "devices": process.devices,
+            })
+        })
+        .collect();
+    json!({
+        "device_count": topology.device_count(),
+        "process_count": topology.processes().len(),
+        "platform": first.map(|process| &process.platform),
+        "platform_version": first.map(|process| &process.platform_version),
+        "pjrt_api_version": first.map(|process| process.pjrt_api_version),
+        "plugin": plugin,
+        "processes": processes,
+    })
+}

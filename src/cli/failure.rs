@@ -1,0 +1,65 @@
+//! Why a command ended without success, and the exit code that says so.
+
+use std::process::ExitCode;
+
+use spmd_run::plugins::FindError;
+use spmd_run::runtime::RuntimeError;
+
+/// A command's failure. Exit codes: 1 the program failed, 2 usage, 3 a peer or the rendezvous failed.
+#[derive(Debug)]
+pub struct Failure {
+    code: u8,
+    error: Option<anyhow::Error>,
+}
+
+impl Failure {
+    /// The command was called in a way that cannot work.
+    pub fn usage(error: impl Into<String>) -> Failure {
+        Failure { code: 2, error: Some(anyhow::Error::msg(error.into())) }
+    }
+
+    /// As [`Failure::usage`], for errors of the library.
+    pub fn wrong_usage(error: impl Into<anyhow::Error>) -> Failure {
+        Failure { code: 2, error: Some(error.into()) }
+    }
+
+    /// The program, its arguments or its plugin failed.
+    pub fn program(error: impl Into<anyhow::Error>) -> Failure {
+        Failure { code: 1, error: Some(error.into()) }
+    }
+
+    /// Another process or the rendezvous failed.
+    pub fn peer(error: impl Into<anyhow::Error>) -> Failure {
+        Failure { code: 3, error: Some(error.into()) }
+    }
+
+    /// A failure whose message has been shown already, by this process or by the one where it began.
+    pub fn silent(self) -> Failure {
+        Failure { error: None, ..self }
+    }
+
+    /// One line for other processes.
+    pub fn message(&self) -> String {
+        self.error.as_ref().map(|error| format!("{error:#}")).unwrap_or_default()
+    }
+
+    /// Prints the message to standard error and returns the exit code.
+    pub fn report(self) -> ExitCode {
+        if let Some(error) = &self.error {
+            eprintln!("error: {error:#}");
+        }
+        ExitCode::from(self.code)
+    }
+}
+
+impl From<RuntimeError> for Failure {
+    fn from(error: RuntimeError) -> Failure {
+        if error.is_of_peer() { Failure::peer(error) } else { Failure::program(error) }
+    }
+}
+
+impl From<FindError> for Failure {
+    fn from(error: FindError) -> Failure {
+        Failure::program(error)
+    }
+}

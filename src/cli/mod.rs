@@ -1,0 +1,96 @@
+//! The command line: one file per subcommand, each parsing its options and calling into the library.
+
+mod devices;
+mod failure;
+mod job;
+mod plugin;
+mod report;
+mod run;
+
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use tracing_subscriber::EnvFilter;
+
+pub use failure::Failure;
+
+/// Runs one SPMD program over many devices on many host processes, through any PJRT plugin.
+#[derive(Parser)]
+#[command(name = "spmd-run", version, about, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a program (the default: `spmd-run -n 4 program.hlo`)
+    Run(run::Options),
+    /// Show the global device view: counts and a table of processes
+    Devices(devices::Options),
+    /// List known PJRT plugins, or install one
+    Plugin(plugin::Options),
+}
+
+/// How a command writes its results to standard output.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+const COMMANDS: [&str; 3] = ["run", "devices", "plugin"];
+const NOT_YET: [&str; 4] = ["bench", "inspect", "status", "coordinator"];
+
+/// Parses the arguments, runs the command and turns a failure into its message and exit code.
+pub fn main() -> ExitCode {
+    let arguments = match with_default_command(std::env::args_os().collect()) {
+        Ok(arguments) => arguments,
+        Err(failure) => return failure.report(),
+    };
+    quieten_plugins();
+    tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info")))
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .without_time()
+        .with_target(false)
+        .init();
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
+    let outcome = match cli.command {
+        Command::Run(options) => run::main(options),
+        Command::Devices(options) => devices::main(options),
+        Command::Plugin(options) => plugin::main(options),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(failure) => failure.report(),
+    }
+}
+
+/// XLA logs every client and every dump; its errors come back as errors. The user's own choice counts.
+fn quieten_plugins() {
+    const LOG_LEVEL: &str = "TF_CPP_MIN_LOG_LEVEL";
+    if std::env::var_os(LOG_LEVEL).is_none() {
+        // SAFETY: nothing else reads or writes the environment, as no thread has been started yet.
+        unsafe { std::env::set_var(LOG_LEVEL, "2") };
+    }
+}
+
+/// Inserts `run` where the first argument is neither a command nor a question about the tool itself.
+fn with_default_command(mut arguments: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
+    let first = arguments.get(1).and_then(|argument| argument.to_str()).unwrap_or_default();
+    if NOT_YET.contains(&first) {
+        return Err(Failure::usage(format!("spmd-run {first} is not part of this version")));
+    }
+    let asks_about_tool = ["-h", "--help", "-V", "--version"].contains(&first);
+    if arguments.len() > 1 && !asks_about_tool && !COMMANDS.contains(&first) {
+        arguments.insert(1, "run".into());
+    }
+    Ok(arguments)
+}

@@ -1,0 +1,44 @@
+//! Text for people.
+
+use spmd_run::runtime::Device;
+
+/// Lays rows out in columns, two spaces apart; columns whose name starts with `#` hold numbers and are aligned right.
+pub fn table(columns: &[&str], rows: &[Vec<String>]) -> String {
+    let header: Vec<String> = columns.iter().map(|name| name.trim_start_matches('#').to_owned()).collect();
+    let width = |column: usize| {
+        let cells = std::iter::once(&header).chain(rows).filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    let mut text = String::new();
+    for row in std::iter::once(&header).chain(rows) {
+        let cells = row.iter().zip(columns).zip(&widths).map(|((cell, name), &width)| {
+            if name.starts_with('#') { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Dense ids as `0-3`.
+pub fn id_range(devices: &[Device]) -> String {
+    match devices {
+        [] => String::new(),
+        [only] => only.id.to_string(),
+        [first, .., last] => format!("{}-{}", first.id, last.id),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn columns_are_aligned() {
+        let rows = [vec!["0".into(), "host-a".into(), "2".into()], vec!["10".into(), "b".into(), "16".into()]];
+        insta::assert_snapshot!(super::table(&["#process", "host", "#devices"], &rows), @r"
+        process  host    devices
+              0  host-a        2
+             10  b            16
+        ");
+    }
+}

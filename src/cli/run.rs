@@ -1,0 +1,221 @@
+//! `spmd-run run`: runs a program.
+
+mod inputs;
+mod outputs;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Args;
+use spmd_run::hlo::{self, Program};
+use spmd_run::host_array::Fill;
+use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Request, Runtime, RuntimeError, StepTimes, World};
+use spmd_run::{partition, plugins};
+
+use super::Failure;
+use super::job::{JobOptions, Role};
+use outputs::Report;
+
+#[derive(Args)]
+pub struct Options {
+    /// HLO text, HloModuleProto, HloProto, StableHLO text or MLIR bytecode; told apart by content
+    program: PathBuf,
+
+    #[command(flatten)]
+    job: JobOptions,
+
+    /// Partitions of the program, where it does not say
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
+    num_partitions: Option<u32>,
+
+    /// Replicas of the program, where it does not say
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..))]
+    num_replicas: Option<u32>,
+
+    /// Global arguments arg0, arg1, … in flattened order
+    #[arg(long, value_name = "FILE.npz")]
+    input: Option<PathBuf>,
+
+    /// Global argument I from a file (may be repeated)
+    #[arg(long = "arg", value_name = "I=FILE.npy", value_parser = indexed_file)]
+    args: Vec<(usize, PathBuf)>,
+
+    /// Contents of the arguments that no file gives: zeros, ones, iota or random[:SEED] [default: random:0 without
+    /// --input and --arg]
+    #[arg(long, value_name = "FILL")]
+    fill: Option<Fill>,
+
+    /// Write the global results out0, out1, … to a file
+    #[arg(long, value_name = "FILE.npz")]
+    output: Option<PathBuf>,
+
+    /// Print the global results
+    #[arg(long)]
+    print: bool,
+
+    /// Compare the global results with those of a file; a difference is a failure
+    #[arg(long, value_name = "FILE.npz")]
+    expect: Option<PathBuf>,
+
+    /// Relative difference that --expect allows
+    #[arg(long, value_name = "R", default_value_t = 0.0, requires = "expect")]
+    rtol: f64,
+
+    /// Absolute difference that --expect allows
+    #[arg(long, value_name = "A", default_value_t = 0.0, requires = "expect")]
+    atol: f64,
+
+    /// Steps to time
+    #[arg(long, value_name = "R", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+
+    /// Steps to run before those that are timed
+    #[arg(long, value_name = "W", default_value_t = 0)]
+    warmup: u32,
+
+    /// Parse, verify, partition and compile, but do not run
+    #[arg(long)]
+    check: bool,
+}
+
+/// `I=FILE`
+fn indexed_file(text: &str) -> Result<(usize, PathBuf), String> {
+    let (index, file) = text.split_once('=').ok_or("not of the form I=FILE.npy")?;
+    let index = index.parse().map_err(|_| format!("'{index}' is not an argument's number"))?;
+    Ok((index, file.into()))
+}
+
+pub fn main(options: Options) -> Result<ExitCode, Failure> {
+    options.check_usage()?;
+    let membership = match options.job.role()? {
+        Role::Launcher { processes } => {
+            // Most mistakes show before a process is started, and then only once.
+            let program = load_program(&options.program, &read(&options.program)?)?;
+            options.plan(&program, processes)?;
+            plugins::find(options.job.plugin.as_deref())?;
+            return options.job.launch(processes);
+        }
+        Role::Controller(membership) => membership,
+    };
+    let processes = membership.process_count();
+    let bytes = read(&options.program)?;
+    let mine = match membership.process_index() {
+        0 => {
+            let program = load_program(&options.program, &bytes)?;
+            Some((options.plan(&program, processes)?, program))
+        }
+        _ => None,
+    };
+    let fingerprint = *blake3::hash(&bytes).as_bytes();
+    drop(bytes);
+    membership.take_part(&options.job, |world, data_plane| {
+        same_program(&world, fingerprint)?;
+        options.run(world, data_plane, mine)
+    })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(path).with_context(|| path.display().to_string()).map_err(Failure::program)
+}
+
+fn load_program(path: &Path, bytes: &[u8]) -> Result<Program, Failure> {
+    hlo::load(bytes, &path.display().to_string()).map_err(Failure::program)
+}
+
+/// Checks that all processes were given the same file.
+fn same_program(world: &World, fingerprint: [u8; 32]) -> Result<(), Failure> {
+    let fingerprints = world.all_gather("program file", fingerprint).map_err(RuntimeError::from)?;
+    let others: Vec<String> = fingerprints
+        .iter()
+        .enumerate()
+        .filter(|(_, other)| Some(*other) != fingerprints.first())
+        .map(|(index, _)| index.to_string())
+        .collect();
+    if others.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::program(anyhow::anyhow!(
+        "the program files differ: process {} has another one than process 0",
+        others.join(", ")
+    )))
+}
+
+impl Options {
+    fn check_usage(&self) -> Result<(), Failure> {
+        let outputs =
+            [("--output", self.output.is_some()), ("--expect", self.expect.is_some()), ("--print", self.print)];
+        match outputs.iter().find(|(_, given)| self.check && *given) {
+            Some((option, _)) => {
+                Err(Failure::usage(format!("{option} needs results, but --check does not run the program")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn plan(&self, program: &Program, processes: u32) -> Result<Plan, Failure> {
+        let counts = partition::program_counts(program);
+        let request = Request {
+            program_replicas: count(counts.replicas),
+            program_partitions: count(counts.partitions),
+            replicas: self.num_replicas,
+            partitions: self.num_partitions,
+            processes,
+            devices_per_process: self.job.devices_per_process,
+        };
+        let plan = Plan::new(&request).map_err(Failure::program)?;
+        if let Program::Hlo(module) = program {
+            hlo::verify(module, plan.replicas.into(), plan.partitions.into())
+                .with_context(|| self.program.display().to_string())
+                .map_err(Failure::program)?;
+        }
+        Ok(plan)
+    }
+
+    /// One controller's part. Process 0 brings the plan and the program.
+    fn run(
+        &self,
+        world: World,
+        data_plane: DataPlaneOptions,
+        mine: Option<(Plan, Program)>,
+    ) -> Result<ExitCode, Failure> {
+        let plugin = plugins::find(self.job.plugin.as_deref())?;
+        let (plan, program) = mine.unzip();
+        let plan = world.from_first("plan", || plan.ok_or(RuntimeError::NoProgram))?;
+        let runtime = Runtime::open(world, &plugin.path, plan.devices_per_process, data_plane)?;
+        let executable = Executable::compile(&runtime, plan, program)?;
+        let is_first = runtime.world().process_index() == 0;
+        let mut report = Report::new(&runtime, &executable, plan, self.job.format);
+        if self.check {
+            if is_first {
+                report.print();
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+
+        let arrays = self.inputs(executable.parameters(), plan.replicas as usize)?;
+        let mut arguments = executable.load(&arrays)?;
+        drop(arrays);
+        executable.run_steps(&mut arguments, self.warmup as usize)?;
+        let (results, seconds) = executable.run_steps(&mut arguments, self.repeat as usize)?;
+        report.steps =
+            StepTimes::of_slowest(&runtime.world().all_gather("step times", seconds).map_err(RuntimeError::from)?);
+
+        let mut matches = true;
+        if self.output.is_some() || self.expect.is_some() || self.print {
+            let arrays = executable.gather(&results)?;
+            if is_first {
+                matches = self.deliver(&arrays, plan.replicas as usize, &mut report)?;
+            }
+        }
+        if is_first {
+            report.print();
+        }
+        Ok(if matches { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+/// A count that a program states; no device has room for more than 32 bits can tell.
+fn count(number: Option<i64>) -> Option<u32> {
+    number.map(|number| u32::try_from(number).unwrap_or(if number < 0 { 1 } else { u32::MAX }))
+}

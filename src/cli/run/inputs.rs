@@ -1,0 +1,81 @@
+//! The global arguments of a run: from files, or filled.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use spmd_run::host_array::npz::{self, NpyArray};
+use spmd_run::host_array::{Fill, HostArray};
+use spmd_run::runtime::GlobalArray;
+
+use super::{Failure, Options};
+
+impl Options {
+    /// The global arguments, in the program's order.
+    pub(super) fn inputs(&self, parameters: &[GlobalArray], replicas: usize) -> Result<Vec<HostArray>, Failure> {
+        let mut files = self.read_files(parameters.len())?;
+        let any_file = self.input.is_some() || !self.args.is_empty();
+        let fill = self.fill.or((!any_file).then_some(Fill::Random { seed: 0 }));
+        let mut arrays = Vec::with_capacity(parameters.len());
+        for (index, parameter) in parameters.iter().enumerate() {
+            let array = match (files.remove(&index), fill) {
+                (Some((file, array)), _) => convert(array, parameter, replicas)
+                    .map_err(|error| anyhow::anyhow!("{file}: arg{index}: {error}"))
+                    .map_err(Failure::program)?,
+                (None, Some(fill)) => HostArray::filled(fill, index, parameter.dtype, &parameter.dims_usize())
+                    .map_err(Failure::program)?,
+                (None, None) => {
+                    return Err(Failure::program(anyhow::anyhow!(
+                        "the program takes {} arguments, and no file gives arg{index} ({}): add it, or use --fill",
+                        parameters.len(),
+                        parameter.shape_text()
+                    )));
+                }
+            };
+            arrays.push(array);
+        }
+        Ok(arrays)
+    }
+
+    /// What the files give, by the argument's number, with the name of the file.
+    fn read_files(&self, parameters: usize) -> Result<BTreeMap<usize, (String, NpyArray)>, Failure> {
+        let mut files = BTreeMap::new();
+        if let Some(path) = &self.input {
+            for (name, array) in npz::read_npz(path).map_err(Failure::program)? {
+                let index = name.strip_prefix("arg").and_then(|number| number.parse().ok());
+                let index = index.filter(|&index: &usize| index < parameters).ok_or_else(|| {
+                    Failure::program(anyhow::anyhow!(
+                        "{}: '{name}' is not an argument of the program, which takes {}",
+                        path.display(),
+                        names(parameters)
+                    ))
+                })?;
+                files.insert(index, (path.display().to_string(), array));
+            }
+        }
+        for (index, path) in &self.args {
+            if *index >= parameters {
+                let path = path.display();
+                return Err(Failure::usage(format!("--arg {index}={path}: the program takes {}", names(parameters))));
+            }
+            let array = npz::read_npy(Path::new(path)).map_err(Failure::program)?;
+            files.insert(*index, (path.display().to_string(), array));
+        }
+        Ok(files)
+    }
+}
+
+fn names(parameters: usize) -> String {
+    match parameters {
+        0 => "no arguments".to_owned(),
+        1 => "arg0".to_owned(),
+        _ => format!("arg0 to arg{}", parameters - 1),
+    }
+}
+
+/// Checks a file's array against the parameter, which it may give once for every replica.
+fn convert(array: NpyArray, parameter: &GlobalArray, replicas: usize) -> Result<HostArray, npz::NpyError> {
+    let dims = parameter.dims_usize();
+    let stacked = [&[replicas], &dims[..]].concat();
+    let dims = if replicas > 1 && array.dims() == stacked { stacked } else { dims };
+    array.into_host_array(parameter.dtype, &dims)
+}

@@ -1,0 +1,100 @@
+use std::sync::Mutex;
+
+use crate::collective::buffer::{Input, Output};
+use crate::collective::error::CollectiveError;
+use crate::collective::exchange::InstanceId;
+use crate::collective::group::{Group, World};
+use crate::collective::movement;
+use crate::collective::spec::{ArraySpec, CollectiveSpec};
+
+use super::lock;
+
+/// A collective of a program, prepared for this process.
+pub(super) struct Instruction {
+    pub spec: CollectiveSpec,
+    pub digest: u64,
+    /// By index; `None` for groups without members on this process.
+    pub groups: Vec<Option<(Group, movement::Plan)>>,
+    /// All groups' members, for judging other processes' messages.
+    pub members: Vec<Vec<u32>>,
+    /// Group and rank of each local device.
+    places: Vec<Option<(u32, usize)>>,
+    operand_sizes: Vec<usize>,
+    result_sizes: Vec<usize>,
+    /// Per local device: the last run that called, and its number of calls.
+    trips: Mutex<Vec<(u64, u64)>>,
+}
+
+impl Instruction {
+    pub fn new(spec: CollectiveSpec, world: &World, processes: &[u32]) -> Result<Instruction, CollectiveError> {
+        let device_count = world.device_count();
+        let members =
+            if spec.groups.is_empty() { vec![(0..device_count).collect::<Vec<u32>>()] } else { spec.groups.clone() };
+        spec.check(&members, device_count)?;
+        let with_plan = |members: &Vec<u32>| {
+            let group = Group::new(members.clone(), processes, world.process_index)?;
+            let plan = movement::Plan::new(&spec, &group);
+            Some((group, plan))
+        };
+        let groups = members.iter().map(with_plan).collect();
+        let mut places = vec![None; world.local_device_count() as usize];
+        for (index, group) in members.iter().enumerate() {
+            for (rank, &device) in group.iter().enumerate() {
+                let local = device.checked_sub(world.first_local_device());
+                if let Some(place) = local.and_then(|local| places.get_mut(local as usize)) {
+                    *place = Some((index as u32, rank));
+                }
+            }
+        }
+        let sizes = |arrays: &[ArraySpec]| arrays.iter().map(|array| array.size().unwrap_or(0)).collect();
+        Ok(Instruction {
+            digest: spec.digest(),
+            operand_sizes: sizes(&spec.operands),
+            result_sizes: sizes(&spec.results),
+            trips: Mutex::new(vec![(0, 0); places.len()]),
+            groups,
+            members,
+            places,
+            spec,
+        })
+    }
+
+    /// The group and rank of a local device whose buffers fit the instruction.
+    pub fn check_call(
+        &self,
+        local_device: u32,
+        args: &[Input],
+        results: &[Output],
+    ) -> Result<(u32, usize), CollectiveError> {
+        let invalid = |problem| CollectiveError::InvalidCall { instruction: self.spec.name.clone(), problem };
+        let place = self.places.get(local_device as usize).copied().flatten();
+        let place = place.ok_or_else(|| invalid(format!("local device {local_device} is in none of its groups")))?;
+        if !args.iter().map(Input::len).eq(self.operand_sizes.iter().copied()) {
+            let sizes: Vec<usize> = args.iter().map(Input::len).collect();
+            return Err(invalid(format!("operands of {sizes:?} bytes instead of {:?}", self.operand_sizes)));
+        }
+        if !results.iter().map(Output::len).eq(self.result_sizes.iter().copied()) {
+            let sizes: Vec<usize> = results.iter().map(Output::len).collect();
+            return Err(invalid(format!("results of {sizes:?} bytes instead of {:?}", self.result_sizes)));
+        }
+        Ok(place)
+    }
+
+    pub fn next_trip(&self, local_device: u32, run: u64) -> Result<u64, String> {
+        let mut trips = lock(&self.trips);
+        let (last_run, calls) = &mut trips[local_device as usize];
+        if run < *last_run {
+            return Err(format!("local device {local_device} came from run {last_run} back to run {run}"));
+        }
+        if run > *last_run {
+            (*last_run, *calls) = (run, 0);
+        }
+        *calls += 1;
+        Ok(*calls - 1)
+    }
+
+    pub fn has_entered(&self, local_device: u32, id: &InstanceId) -> bool {
+        let (last_run, calls) = lock(&self.trips)[local_device as usize];
+        last_run > id.run || last_run == id.run && calls > id.trip
+    }
+}

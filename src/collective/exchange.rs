@@ -1,0 +1,69 @@
+use std::io::IoSlice;
+use std::time::Instant;
+
+use crate::transport::{Receive, Segment, Tag, Transport, TransportError, Wait};
+
+/// One call of one group to one instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct InstanceId {
+    pub program: u64,
+    pub run: u64,
+    pub key: u32,
+    pub group: u32,
+    pub trip: u64,
+}
+
+/// Bits of a tag's fourth word that hold the step; the trip takes the rest.
+const STEP_BITS: u32 = 8;
+
+impl InstanceId {
+    fn tag(&self, digest: u64, step: u8) -> Tag {
+        let place = u64::from(self.key) << 32 | u64::from(self.group);
+        Tag([self.program, self.run, place, self.trip << STEP_BITS | u64::from(step), digest])
+    }
+
+    /// The call that a message belongs to, and its instruction's digest on the sender.
+    pub fn of_tag(tag: &Tag) -> (InstanceId, u64) {
+        let Tag([program, run, place, trip, digest]) = *tag;
+        let id = InstanceId { program, run, key: (place >> 32) as u32, group: place as u32, trip: trip >> STEP_BITS };
+        (id, digest)
+    }
+}
+
+/// The messages of one call. Each pair of processes that exchanges anything does so in both directions in step 0, if
+/// only an empty message: so no process runs ahead of one that takes its data, and each sees where the other is.
+pub(super) struct Exchange<'a> {
+    pub transport: Option<&'a dyn Transport>,
+    pub id: InstanceId,
+    pub digest: u64,
+    pub deadline: Instant,
+    pub judge: &'a (dyn Fn(u32, &Tag) -> Option<String> + 'a),
+}
+
+impl<'a> Exchange<'a> {
+    /// Provides memory for the message of `step` from process `from`.
+    ///
+    /// # Safety
+    /// As for [`Receive::post`].
+    pub unsafe fn post(&self, from: u32, step: u8, into: Vec<Segment>) -> Result<Receive<'a>, TransportError> {
+        // SAFETY: handed on to our caller.
+        unsafe { Receive::post(self.transport()?, from, self.id.tag(self.digest, step), into, self.deadline) }
+    }
+
+    pub fn send(&self, to: u32, step: u8, data: &[IoSlice<'_>]) -> Result<(), TransportError> {
+        let tag = self.id.tag(self.digest, step);
+        self.waiting_for(to, |wait| self.transport()?.send(to, tag, data, wait))
+    }
+
+    pub fn finish(&self, from: u32, receive: Receive<'_>) -> Result<(), TransportError> {
+        self.waiting_for(from, |wait| receive.finish(wait))
+    }
+
+    fn waiting_for<R>(&self, peer: u32, call: impl FnOnce(&Wait<'_>) -> R) -> R {
+        call(&Wait { deadline: self.deadline, judge: &|tag| (self.judge)(peer, tag) })
+    }
+
+    fn transport(&self) -> Result<&'a dyn Transport, TransportError> {
+        self.transport.ok_or_else(|| TransportError::Misuse("there is no transport to other processes".to_owned()))
+    }
+}

@@ -1,0 +1,326 @@
+//! The collectives that move elements and compute nothing.
+
+use std::collections::HashMap;
+use std::io::IoSlice;
+use std::ops::Range;
+
+use crate::transport::{Segment, TransportError};
+
+use super::buffer::{Input, Output};
+use super::engine::Call;
+use super::exchange::Exchange;
+use super::group::Group;
+use super::scratch::{Scratch, ScratchPool};
+use super::spec::{ArraySpec, CollectiveKind, CollectiveSpec};
+
+const STEP: u8 = 0;
+
+/// Equally spaced blocks of bytes in a buffer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Blocks {
+    offset: usize,
+    /// Bytes in a block.
+    len: usize,
+    /// Bytes from the start of one to the start of the next.
+    stride: usize,
+    count: usize,
+}
+
+impl Blocks {
+    /// Part `index` of `parts` of an array cut along `dim`, with elements of `element_size` bytes.
+    pub fn part_of(array: &ArraySpec, element_size: usize, dim: usize, index: usize, parts: usize) -> Blocks {
+        let (outer, inner) = array.dims.split_at(dim.min(array.dims.len()));
+        let stride = inner.iter().product::<usize>() * element_size;
+        let len = stride / parts.max(1);
+        Blocks { offset: index * len, len, stride, count: outer.iter().product() }
+    }
+
+    fn whole(size: usize) -> Blocks {
+        Blocks { offset: 0, len: size, stride: size, count: 1 }
+    }
+
+    pub fn size(&self) -> usize {
+        self.len * self.count
+    }
+
+    /// The bytes as one range, if they are one.
+    pub fn contiguous(&self) -> Option<Range<usize>> {
+        (self.count == 1 || self.len == self.stride).then(|| self.offset..self.offset + self.size())
+    }
+
+    fn offsets(self) -> impl Iterator<Item = usize> {
+        (0..self.count).map(move |index| self.offset + index * self.stride)
+    }
+
+    /// Copies the blocks of `from` one after the other into `packed`.
+    pub fn pack(&self, from: &[u8], packed: &mut [u8]) {
+        if self.len > 0 {
+            for (offset, target) in self.offsets().zip(packed.chunks_exact_mut(self.len)) {
+                target.copy_from_slice(&from[offset..offset + self.len]);
+            }
+        }
+    }
+
+    fn unpack(&self, packed: &[u8], to: &mut Output) {
+        if self.len > 0 {
+            for (offset, source) in self.offsets().zip(packed.chunks_exact(self.len)) {
+                to.part_mut(offset..offset + self.len).copy_from_slice(source);
+            }
+        }
+    }
+}
+
+/// Bytes that go from an operand of one device to a result of another, or the same one.
+#[derive(Clone, Copy, Debug)]
+struct Transfer {
+    from: usize,
+    operand: usize,
+    source: Blocks,
+    to: usize,
+    result: usize,
+    target: Blocks,
+}
+
+/// The transfers of one instruction within one group that this process has a part in. Every process derives those
+/// between two processes in the same order.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// Process, what goes there, what comes from there; processes with neither are left out.
+    peers: Vec<(u32, Vec<Transfer>, Vec<Transfer>)>,
+    local: Vec<Transfer>,
+    /// Local ranks whose results are zeros.
+    zero: Vec<usize>,
+    /// All devices get the same results: only the first one of each process takes part in the transfers, and hands its
+    /// results on.
+    spread: bool,
+}
+
+impl Plan {
+    /// The plan of a checked instruction; empty if it does not only move elements.
+    pub fn new(spec: &CollectiveSpec, group: &Group) -> Plan {
+        let sources = match &spec.kind {
+            CollectiveKind::CollectivePermute { pairs } => Some(Sources::new(pairs, group)),
+            _ => None,
+        };
+        let local_ranks = group.local_ranks();
+        let transfers = |from: &[usize], to: &[usize]| transfers(spec, group.members.len(), sources.as_ref(), from, to);
+        let peers = group
+            .peers()
+            .map(|part| (part.process, transfers(local_ranks, &part.ranks), transfers(&part.ranks, local_ranks)));
+        Plan {
+            peers: peers.filter(|(_, sends, receives)| !sends.is_empty() || !receives.is_empty()).collect(),
+            local: transfers(local_ranks, local_ranks),
+            zero: match &sources {
+                Some(sources) => local_ranks.iter().copied().filter(|rank| !sources.0.contains_key(rank)).collect(),
+                None => Vec::new(),
+            },
+            spread: same_for_all(&spec.kind),
+        }
+    }
+}
+
+/// The source rank of each target rank of a collective-permute.
+struct Sources(HashMap<usize, usize>);
+
+impl Sources {
+    fn new(pairs: &[(u32, u32)], group: &Group) -> Sources {
+        let ranks: HashMap<u32, usize> =
+            group.members.iter().enumerate().map(|(rank, &device)| (device, rank)).collect();
+        let ranks_of = |&(source, target): &(u32, u32)| Some((*ranks.get(&target)?, *ranks.get(&source)?));
+        Sources(pairs.iter().filter_map(ranks_of).collect())
+    }
+}
+
+fn same_for_all(kind: &CollectiveKind) -> bool {
+    matches!(kind, CollectiveKind::AllGather { .. } | CollectiveKind::CollectiveBroadcast)
+}
+
+fn transfers(
+    spec: &CollectiveSpec,
+    ranks: usize,
+    permute: Option<&Sources>,
+    sources: &[usize],
+    targets: &[usize],
+) -> Vec<Transfer> {
+    let targets = if same_for_all(&spec.kind) { &targets[..1] } else { targets };
+    let mut transfers = Vec::new();
+    if let Some(Sources(source_of)) = permute {
+        for &to in targets {
+            if let Some(&from) = source_of.get(&to).filter(|from| sources.contains(from)) {
+                transfers.extend(whole_operands(spec, from, to));
+            }
+        }
+        return transfers;
+    }
+    for &from in sources {
+        for &to in targets {
+            match spec.kind {
+                CollectiveKind::AllGather { dim } => {
+                    let part = |array: &ArraySpec| Blocks::part_of(array, array.dtype.size(), dim, from, ranks);
+                    let parts = spec.results.iter().map(part);
+                    let whole = whole_operands(spec, from, to);
+                    transfers.extend(whole.zip(parts).map(|(transfer, target)| Transfer { target, ..transfer }));
+                }
+                CollectiveKind::AllToAll { split_dim: Some(dim) } => {
+                    for (index, array) in spec.operands.iter().enumerate() {
+                        let part = |rank| Blocks::part_of(array, array.dtype.size(), dim, rank, ranks);
+                        let (source, target) = (part(to), part(from));
+                        transfers.push(Transfer { from, operand: index, source, to, result: index, target });
+                    }
+                }
+                CollectiveKind::AllToAll { split_dim: None } => {
+                    let whole = Blocks::whole(spec.operands.first().and_then(ArraySpec::size).unwrap_or(0));
+                    transfers.push(Transfer { from, operand: to, source: whole, to, result: from, target: whole });
+                }
+                CollectiveKind::CollectiveBroadcast if from == 0 => transfers.extend(whole_operands(spec, from, to)),
+                _ => {}
+            }
+        }
+    }
+    transfers
+}
+
+fn whole_operands(spec: &CollectiveSpec, from: usize, to: usize) -> impl Iterator<Item = Transfer> {
+    spec.operands.iter().enumerate().map(move |(index, array)| {
+        let whole = Blocks::whole(array.size().unwrap_or(0));
+        Transfer { from, operand: index, source: whole, to, result: index, target: whole }
+    })
+}
+
+/// Runs an all-gather, all-to-all, collective-permute or collective-broadcast. `calls` are the local devices' in rank
+/// order.
+pub(super) fn run(
+    plan: &Plan,
+    calls: &mut [Call],
+    exchange: &Exchange<'_>,
+    scratch: &ScratchPool,
+) -> Result<(), TransportError> {
+    let mut incoming: Vec<Incoming> =
+        plan.peers.iter().map(|(_, _, receives)| Incoming::new(receives, scratch)).collect();
+    let mut posted = Vec::with_capacity(incoming.len());
+    for ((process, ..), incoming) in plan.peers.iter().zip(&mut incoming) {
+        // SAFETY: the segments are parts of results, which live until all calls are done, or of scratch memory that
+        // lives as long as `incoming`, declared before `posted`. Nothing else touches these parts of the results
+        // meanwhile: each has one source.
+        posted.push((*process, unsafe { exchange.post(*process, STEP, incoming.segments(calls))? }));
+    }
+    for (process, sends, _) in &plan.peers {
+        send(*process, sends, calls, exchange, scratch)?;
+    }
+    for transfer in &plan.local {
+        copy_locally(transfer, calls);
+    }
+    for &rank in &plan.zero {
+        call_of(calls, rank).results.iter_mut().for_each(|result| result.bytes_mut().fill(0));
+    }
+    for (process, receive) in posted {
+        exchange.finish(process, receive)?;
+    }
+    for incoming in incoming {
+        incoming.unpack(calls);
+    }
+    if plan.spread {
+        spread(calls);
+    }
+    Ok(())
+}
+
+/// Copies the first call's results to the other calls.
+pub(super) fn spread(calls: &mut [Call]) {
+    let Some((first, others)) = calls.split_first_mut() else { return };
+    for other in others {
+        for (source, target) in first.results.iter_mut().zip(&mut other.results) {
+            target.bytes_mut().copy_from_slice(source.bytes_mut());
+        }
+    }
+}
+
+fn call_of(calls: &mut [Call], rank: usize) -> &mut Call {
+    let index = calls.partition_point(|call| call.rank < rank);
+    &mut calls[index]
+}
+
+fn operand(calls: &[Call], transfer: &Transfer) -> Input {
+    calls[calls.partition_point(|call| call.rank < transfer.from)].args[transfer.operand]
+}
+
+fn copy_locally(transfer: &Transfer, calls: &mut [Call]) {
+    let operand = operand(calls, transfer);
+    let result = &mut call_of(calls, transfer.to).results[transfer.result];
+    match (transfer.source.contiguous(), transfer.target.contiguous()) {
+        (Some(source), Some(target)) => result.part_mut(target).copy_from_slice(&operand.bytes()[source]),
+        (Some(source), None) => transfer.target.unpack(&operand.bytes()[source], result),
+        // The parts of an all-to-all lie alike in operand and result.
+        _ => {
+            let len = transfer.source.len;
+            for (from, to) in transfer.source.offsets().zip(transfer.target.offsets()) {
+                result.part_mut(to..to + len).copy_from_slice(&operand.bytes()[from..from + len]);
+            }
+        }
+    }
+}
+
+fn send(
+    process: u32,
+    transfers: &[Transfer],
+    calls: &[Call],
+    exchange: &Exchange<'_>,
+    scratch: &ScratchPool,
+) -> Result<(), TransportError> {
+    let operands: Vec<Input> = transfers.iter().map(|transfer| operand(calls, transfer)).collect();
+    let scattered = transfers.iter().filter(|transfer| transfer.source.contiguous().is_none());
+    let mut packed = scratch.take(scattered.map(|transfer| transfer.source.size()).sum());
+    let mut free = &mut packed[..];
+    let mut slices = Vec::with_capacity(transfers.len());
+    for (transfer, operand) in transfers.iter().zip(&operands) {
+        match transfer.source.contiguous() {
+            Some(range) => slices.push(IoSlice::new(&operand.bytes()[range])),
+            None => {
+                let (part, rest) = std::mem::take(&mut free).split_at_mut(transfer.source.size());
+                transfer.source.pack(operand.bytes(), part);
+                slices.push(IoSlice::new(part));
+                free = rest;
+            }
+        }
+    }
+    exchange.send(process, STEP, &slices)
+}
+
+/// What comes from one process: straight into the results where its bytes lie together there, else through memory of
+/// its own.
+struct Incoming<'a> {
+    transfers: &'a [Transfer],
+    packed: Option<Scratch<'a>>,
+}
+
+impl<'a> Incoming<'a> {
+    fn new(transfers: &'a [Transfer], scratch: &'a ScratchPool) -> Incoming<'a> {
+        let direct = transfers.iter().all(|transfer| transfer.target.contiguous().is_some());
+        let packed = (!direct).then(|| scratch.take(transfers.iter().map(|transfer| transfer.target.size()).sum()));
+        Incoming { transfers, packed }
+    }
+
+    fn segments(&mut self, calls: &mut [Call]) -> Vec<Segment> {
+        if let Some(packed) = &mut self.packed {
+            return vec![Segment::new(packed)];
+        }
+        let mut segments = Vec::with_capacity(self.transfers.len());
+        for transfer in self.transfers {
+            if let Some(range) = transfer.target.contiguous() {
+                let result = &mut call_of(calls, transfer.to).results[transfer.result];
+                segments.push(Segment::new(result.part_mut(range)));
+            }
+        }
+        segments
+    }
+
+    fn unpack(self, calls: &mut [Call]) {
+        let Some(packed) = &self.packed else { return };
+        let mut rest = &packed[..];
+        for transfer in self.transfers {
+            let (part, tail) = rest.split_at(transfer.target.size());
+            transfer.target.unpack(part, &mut call_of(calls, transfer.to).results[transfer.result]);
+            rest = tail;
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Programs from the bytes of a file, in any form that XLA and its front ends write.
+
+use buffa::{DecodeError, DecodeOptions, Message};
+
+use super::{HloModule, ParseError, Program, parse};
+use crate::proto::{HloModuleProto, HloProto};
+
+/// What MLIR bytecode starts with.
+const MLIR_MAGIC: &[u8] = b"ML\xefR";
+
+/// Containers that people hand over as they are, and how each starts.
+const CONTAINERS: [(&[u8], &str, &str); 4] = [
+    (b"\x1f\x8b", "gzip data", "unpack it first: gunzip"),
+    (b"PK\x03\x04", "a zip archive", "unpack it first: unzip"),
+    (b"\x28\xb5\x2f\xfd", "zstd data", "unpack it first: unzstd"),
+    (b"\x7fELF", "an ELF object", "pass the program's HLO, not what was compiled from it"),
+];
+
+/// First words of MLIR text: a module, a function, or an alias or mesh before them.
+const MLIR_WORDS: [&str; 8] = ["module", "builtin.module", "\"builtin.module\"", "func.func", "sdy.", "#", "!", "{-#"];
+
+/// One of these stands in every HLO text, be it a module, some computations or a lone instruction.
+const HLO_WORDS: [&str; 3] = ["HloModule", " = ", "ENTRY"];
+
+/// A file that holds no program, or a broken one.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Nothing but white space.
+    #[error("{name}: the file is empty")]
+    Empty {
+        /// The file.
+        name: String,
+    },
+    /// HLO text with an error in it.
+    #[error(transparent)]
+    Parse(#[from] ParseError),
+    /// HLO text in another encoding than UTF-8.
+    #[error("{name}: HLO text must be UTF-8, byte {offset} is not")]
+    Encoding {
+        /// The file.
+        name: String,
+        /// The first wrong byte, from 0.
+        offset: usize,
+    },
+    /// Text in no language that we know.
+    #[error(
+        "{name}: this text is no program: it starts with '{start}', where HLO text starts with 'HloModule' and StableHLO \
+         with 'module'"
+    )]
+    Text {
+        /// The file.
+        name: String,
+        /// Its first word, shortened.
+        start: String,
+    },
+    /// A packed program, or something else entirely.
+    #[error("{name}: this is {what}, {advice}")]
+    Container {
+        /// The file.
+        name: String,
+        /// What it is.
+        what: &'static str,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// Bytes in no form that we know.
+    #[error(
+        "{name}: {length} bytes that are no program{}: no HLO text, no MLIR bytecode, no HloModuleProto ({module}), no \
+         HloProto ({dump})",
+        if *.truncated { ", or one cut short" } else { "" }
+    )]
+    Binary {
+        /// The file.
+        name: String,
+        /// Its length.
+        length: usize,
+        /// Whether the file ends in the middle of a message.
+        truncated: bool,
+        /// Why it is no module.
+        module: String,
+        /// Why it is no dump.
+        dump: String,
+    },
+}
+
+/// The program in a file's bytes, told apart by content: HLO text, a serialized `HloModuleProto` or `HloProto` (what XLA
+/// dumps), StableHLO text, MLIR bytecode. StableHLO stays as it is: a plugin reads it.
+///
+/// Nothing is verified here beyond the syntax.
+///
+/// # Errors
+/// The bytes are no program; the message says what was tried. `name` is the file's, for messages.
+pub fn load(bytes: &[u8], name: &str) -> Result<Program, LoadError> {
+    let name = || name.to_owned();
+    if bytes.starts_with(MLIR_MAGIC) {
+        return Ok(Program::Mlir(bytes.to_vec()));
+    }
+    if let Some(&(_, what, advice)) = CONTAINERS.iter().find(|(magic, ..)| bytes.starts_with(magic)) {
+        return Err(LoadError::Container { name: name(), what, advice });
+    }
+    if !looks_like_text(bytes) {
+        return load_proto(bytes, name());
+    }
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => text.strip_prefix('\u{feff}').unwrap_or(text),
+        Err(error) if bytes.starts_with(b"HloModule") => {
+            return Err(LoadError::Encoding { name: name(), offset: error.valid_up_to() });
+        }
+        Err(_) => return load_proto(bytes, name()),
+    };
+    let code = skip_comments(text);
+    if code.is_empty() {
+        return Err(LoadError::Empty { name: name() });
+    }
+    if MLIR_WORDS.iter().any(|word| code.starts_with(word)) {
+        return Ok(Program::Mlir(bytes.to_vec()));
+    }
+    if HLO_WORDS.iter().any(|word| code.contains(word)) {
+        return Ok(Program::Hlo(parse(text, &name())?));
+    }
+    let start = code.split_whitespace().next().unwrap_or_default().chars().take(20).collect();
+    Err(LoadError::Text { name: name(), start })
+}
+
+/// Whether no byte near the start is a control character that text has no use for.
+fn looks_like_text(bytes: &[u8]) -> bool {
+    let start = &bytes[..bytes.len().min(1024)];
+    start.iter().all(|byte| *byte >= b' ' && *byte != 0x7f || matches!(byte, b'\t' | b'\n' | b'\r' | 0x0c))
+}
+
+/// The text from its first word on that stands in no comment.
+fn skip_comments(mut text: &str) -> &str {
+    loop {
+        text = text.trim_start();
+        let rest = match text.get(..2) {
+            Some("//") => text.split_once('\n'),
+            Some("/*") => text.split_once("*/"),
+            _ => return text,
+        };
+        text = rest.map_or("", |(_, rest)| rest);
+    }
+}
+
+fn load_proto(bytes: &[u8], name: String) -> Result<Program, LoadError> {
+    // The dump first: its module stands where a module has its name, so a dump may pass for a module of a strange name.
+    let dump = decode::<HloProto>(bytes);
+    if let Ok(HloProto { hlo_module, .. }) = &dump
+        && !hlo_module.computations.is_empty()
+    {
+        return Ok(Program::Hlo(from_proto((**hlo_module).clone())));
+    }
+    let module = decode::<HloModuleProto>(bytes);
+    match module {
+        Ok(proto) if !proto.computations.is_empty() => Ok(Program::Hlo(from_proto(proto))),
+        module => {
+            let truncated = matches!(module, Err(DecodeError::UnexpectedEof));
+            let why = |error: Option<DecodeError>| error.map_or("it has no computations".into(), |e| e.to_string());
+            Err(LoadError::Binary {
+                name,
+                length: bytes.len(),
+                truncated,
+                module: why(module.err()),
+                dump: why(dump.err()),
+            })
+        }
+    }
+}
+
+/// Decodes a message. Hostile input can ask for structures many times its own size, so what they may take is bounded:
+/// real modules need up to 20 bytes for each of theirs.
+fn decode<M: Message>(bytes: &[u8]) -> Result<M, DecodeError> {
+    let limit = bytes.len().saturating_mul(24).saturating_add(32 << 20);
+    DecodeOptions::new().with_element_memory_limit(limit).decode_from_slice(bytes)
+}
+
+fn from_proto(proto: HloModuleProto) -> HloModule {
+    let mut module = HloModule { proto, ..HloModule::default() };
+    module.config.is_scheduled = !module.proto.schedule.sequences.is_empty();
+    module
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TEXT: &str = "HloModule m\n\nENTRY %e {\n  ROOT %p = f32[2] parameter(0)\n}\n";
+
+    fn module() -> HloModuleProto {
+        parse(TEXT, "m.hlo").unwrap().proto
+    }
+
+    fn message(bytes: &[u8]) -> String {
+        load(bytes, "m.hlo").unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_form_is_told_apart() {
+        let hlo = |bytes: &[u8]| match load(bytes, "m").unwrap() {
+            Program::Hlo(module) => module.proto,
+            Program::Mlir(_) => panic!("taken for MLIR"),
+        };
+        assert_eq!(hlo(TEXT.as_bytes()), module());
+        assert_eq!(hlo(format!("\u{feff}// a comment\n/* and\nanother */ {TEXT}").as_bytes()), module());
+        assert_eq!(hlo(&module().encode_to_vec()), module());
+        let dump = HloProto { hlo_module: Some(module()).into(), ..HloProto::default() };
+        assert_eq!(hlo(&dump.encode_to_vec()), module());
+        let mlir = ["module @m {}", "#loc = loc(unknown)\nmodule {}", "ML\u{0}", "func.func @main() { return }"];
+        for text in [mlir[0], mlir[1], mlir[3]] {
+            assert!(matches!(load(text.as_bytes(), "m"), Ok(Program::Mlir(bytes)) if bytes == text.as_bytes()));
+        }
+        assert!(matches!(load(b"ML\xefR\x0dStableHLO", "m"), Ok(Program::Mlir(_))));
+    }
+
+    #[test]
+    fn unknown_fields_survive() {
+        let mut bytes = module().encode_to_vec();
+        // Field 1000 with the bytes "new".
+        bytes.extend_from_slice(b"\xc2\x3e\x03new");
+        let Program::Hlo(module) = load(&bytes, "m").unwrap() else { panic!("taken for MLIR") };
+        let again = module.proto.encode_to_vec();
+        assert_eq!(again.len(), bytes.len());
+        assert!(again.windows(6).any(|window| window == b"\xc2\x3e\x03new"));
+    }
+
+    #[test]
+    fn what_is_no_program_is_explained() {
+        insta::assert_snapshot!(message(b""), @"m.hlo: the file is empty");
+        insta::assert_snapshot!(message(b" // nothing\n"), @"m.hlo: the file is empty");
+        insta::assert_snapshot!(
+            message(b"digraph G { a -> b }"),
+            @"m.hlo: this text is no program: it starts with 'digraph', where HLO text starts with 'HloModule' and StableHLO with 'module'"
+        );
+        insta::assert_snapshot!(message(b"\x1f\x8b\x08\0"), @"m.hlo: this is gzip data, unpack it first: gunzip");
+        insta::assert_snapshot!(message(b"HloModule caf\xe9"), @"m.hlo: HLO text must be UTF-8, byte 13 is not");
+        insta::assert_snapshot!(
+            message(&[0xff; 64]),
+            @"m.hlo: 64 bytes that are no program: no HLO text, no MLIR bytecode, no HloModuleProto (varint exceeded maximum length of 10 bytes), no HloProto (varint exceeded maximum length of 10 bytes)"
+        );
+        let proto = module().encode_to_vec();
+        insta::assert_snapshot!(
+            message(&proto[..proto.len() / 2]),
+            @"m.hlo: 64 bytes that are no program, or one cut short: no HLO text, no MLIR bytecode, no HloModuleProto (unexpected end of buffer), no HloProto (unexpected end of buffer)"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = load(&bytes, "m");
+        }
+
+        #[test]
+        fn damaged_modules_never_panic(at: prop::sample::Index, value: u8, cut: prop::sample::Index) {
+            let mut bytes = module().encode_to_vec();
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+            bytes.truncate(cut.index(bytes.len() + 1));
+            if let Ok(Program::Hlo(module)) = load(&bytes, "m") {
+                super::super::print(&module);
+            }
+        }
+    }
+
+    /// Two bytes of input each for structures of a thousand.
+    #[test]
+    fn a_flood_of_empty_messages_is_refused() {
+        let mut computation = Vec::new();
+        computation.extend(std::iter::repeat_n([0x12, 0x00], 1 << 20).flatten());
+        let mut bytes = vec![0x1a, 0x80, 0x80, 0x80, 0x01];
+        bytes.extend(computation);
+        assert_eq!(decode::<HloModuleProto>(&bytes).unwrap_err(), DecodeError::ElementMemoryLimitExceeded);
+    }
+}

@@ -1,0 +1,578 @@
+//! The attributes of instructions: which opcode has which, and how each is spelled.
+
+use buffa::{EnumValue, Enumeration};
+
+use super::metadata::{frontend_attributes, metadata, original_value, payload, string_or_json};
+use super::sharding::{replica_groups, sharding};
+use super::{Attributes, MAIN_THREAD, Scope, braced, literal_or_dots, quoted};
+use crate::hlo::shape;
+use crate::proto::hlo_instruction_proto::OptionalCrossProgramPrefetchIndex;
+use crate::proto::result_accuracy::{Mode, Specs};
+use crate::proto::sparsity_config::TensorSparsityConfig;
+use crate::proto::{
+    ConvolutionDimensionNumbers, ConvolutionKind, CustomCallApiVersion, CustomCallSchedule, HloInstructionProto,
+    LiteralProto, OpSharding, PaddingType, PrimitiveType, TriState, Window, WindowDimension,
+};
+
+/// Appends one or several attributes if the instruction has them.
+pub(super) type Attribute = fn(&Scope, &HloInstructionProto, &mut Attributes);
+
+/// The attributes that only this opcode has.
+pub(super) fn attributes_of(opcode: &str) -> &'static [Attribute] {
+    match opcode {
+        "all-gather" | "all-gather-start" => &[collective, dimensions],
+        "all-reduce" | "all-reduce-start" => &[collective, to_apply],
+        "all-to-all" | "ragged-all-to-all" => &[collective, dimensions_if_any],
+        "async-start" => &[calls, async_thread, output_aliasing],
+        "async-update" => &[output_aliasing],
+        "async-done" => &[],
+        "batch-norm-grad" | "batch-norm-inference" | "batch-norm-training" => &[batch_norm],
+        "broadcast" | "concatenate" | "get-dimension-size" | "reverse" | "set-dimension-size" | "transpose" => {
+            &[dimensions]
+        }
+        "call" => &[to_apply, is_composite],
+        "cholesky" => &[cholesky],
+        "collective-broadcast" => &[collective, dynamic_root],
+        "collective-permute" | "collective-permute-start" => &[channel, permute],
+        "compare" => &[comparison],
+        "conditional" => &[branches],
+        "convolution" => &[window, convolution, precision, sparsity],
+        "copy-start" => &[prefetch],
+        "custom-call" => &[window, convolution, precision, custom_call, output_aliasing],
+        "domain" => &[domain],
+        "dot" | "ragged-dot" | "scaled-dot" => &[dot, precision],
+        "dynamic-slice" => &[dynamic_slice],
+        "fft" => &[fft],
+        "fusion" => &[fusion_kind, output_aliasing, calls],
+        "gather" => &[gather],
+        "get-tuple-element" => &[tuple_index],
+        "infeed" => &[infeed],
+        "iota" => &[iota],
+        "map" | "reduce" => &[dimensions, to_apply],
+        "outfeed" => &[outfeed],
+        "pad" => &[padding],
+        "parameter" => &[replication],
+        "recv" | "recv-done" | "send" | "send-done" => &[channel, host_transfer],
+        "reduce-precision" => &[reduce_precision],
+        "reduce-scatter" => &[collective, dimensions, to_apply],
+        "reduce-window" => &[window, to_apply],
+        "reshape" => &[inferred_dimension],
+        "rng" => &[distribution],
+        "rng-bit-generator" => &[rng_algorithm],
+        "rng-get-and-update-state" => &[delta],
+        "scan" => &[dimensions, scan, to_apply],
+        "scatter" => &[scatter, to_apply],
+        "select-and-scatter" => &[window, select_and_scatter],
+        "slice" => &[slice],
+        "sort" => &[dimensions, stable, to_apply],
+        "topk" => &[topk],
+        "triangular-solve" => &[triangular_solve],
+        "while" => &[loop_computations],
+        _ => &[calls],
+    }
+}
+
+/// The attributes that every opcode has, in the order in which they are printed after its own.
+pub(super) const COMMON: &[Attribute] = &[
+    |scope, i, out| {
+        if let Some(value) = i.sharding.as_option() {
+            out.set("sharding", sharding(value, scope.module));
+        }
+    },
+    |_, i, out| frontend_attributes(&i.frontend_attributes, out),
+    |scope, i, out| {
+        if !i.control_predecessor_ids.is_empty() {
+            out.set("control-predecessors", format_args!("{{{}}}", scope.names_of(&i.control_predecessor_ids)));
+        }
+    },
+    statistics,
+    result_accuracy,
+    |_, i, out| {
+        if let Some(value) = i.original_value.as_option() {
+            out.set("origin", original_value(value, &i.shape));
+        }
+    },
+    |scope, i, out| {
+        let text = metadata(&i.metadata, scope.module);
+        if !text.is_empty() {
+            out.set("metadata", format_args!("{{{text}}}"));
+        }
+    },
+    |scope, i, out| {
+        let config = payload(&i.backend_config_payload, scope.module).unwrap_or(&i.backend_config);
+        if !config.is_empty() {
+            out.set("backend_config", string_or_json(config));
+        }
+    },
+];
+
+fn enum_name<E: Enumeration>(value: &EnumValue<E>) -> &'static str {
+    value.as_known().map_or("UNKNOWN", |value| value.proto_name())
+}
+
+fn lower_case<E: Enumeration>(value: &EnumValue<E>, prefix: &str) -> String {
+    let name = enum_name(value);
+    name.strip_prefix(prefix).unwrap_or(name).to_ascii_lowercase()
+}
+
+fn dimensions(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    out.set("dimensions", braced(&i.dimensions));
+}
+
+fn dimensions_if_any(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    if !i.dimensions.is_empty() {
+        out.set("dimensions", braced(&i.dimensions));
+    }
+}
+
+fn iota(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    out.set("iota_dimension", i.dimensions.first().unwrap_or(&0));
+}
+
+fn inferred_dimension(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    if let Some(dimension) = i.dimensions.first() {
+        out.set("inferred_dimension", dimension);
+    }
+}
+
+/// The computation in this place of the instruction's list.
+fn computation(scope: &Scope, i: &HloInstructionProto, place: usize, name: &str, out: &mut Attributes) {
+    if let Some(&id) = i.called_computation_ids.get(place) {
+        out.set(name, scope.names.computation(id));
+    }
+}
+
+fn computations(scope: &Scope, i: &HloInstructionProto) -> String {
+    let names: Vec<String> = i.called_computation_ids.iter().map(|&id| scope.names.computation(id)).collect();
+    names.join(", ")
+}
+
+fn to_apply(scope: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    computation(scope, i, 0, "to_apply", out);
+}
+
+fn calls(scope: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    computation(scope, i, 0, "calls", out);
+}
+
+fn loop_computations(scope: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    computation(scope, i, 1, "condition", out);
+    computation(scope, i, 0, "body", out);
+}
+
+fn select_and_scatter(scope: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    computation(scope, i, 0, "select", out);
+    computation(scope, i, 1, "scatter", out);
+}
+
+fn branches(scope: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    if scope.operand(i, 0).is_some_and(|predicate| predicate.shape.element_type == PrimitiveType::PRED) {
+        computation(scope, i, 0, "true_computation", out);
+        computation(scope, i, 1, "false_computation", out);
+    } else {
+        out.set("branch_computations", format_args!("{{{}}}", computations(scope, i)));
+    }
+}
+
+fn channel(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    if i.channel_id > 0 {
+        out.set("channel_id", i.channel_id);
+    }
+}
+
+fn collective(scope: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    channel(scope, i, out);
+    out.set("replica_groups", replica_groups(i));
+    out.set_if("constrain_layout", i.constrain_layout);
+    out.set_if("use_global_device_ids", i.use_global_device_ids);
+}
+
+fn dynamic_root(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    out.set_if("has_dynamic_root", i.has_dynamic_root);
+}
+
+fn permute(scope: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    let pairs = i.source_target_pairs.iter().map(|pair| format!("{{{},{}}}", pair.source, pair.target));
+    out.set("source_target_pairs", braced(&pairs.collect::<Vec<_>>()));
+    // One list for each slice, each as long as the array's rank.
+    let rank = scope.operand(i, 0).map_or(0, |operand| shape::leaves(&operand.shape)[0].dimensions.len());
+    if !i.dynamic_slice_sizes.is_empty() {
+        let lists: Vec<String> = i.dynamic_slice_sizes.chunks(rank.max(1)).map(braced).collect();
+        out.set("slice_sizes", braced(&lists));
+    }
+}
+
+fn host_transfer(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    out.set_if("is_host_transfer", i.is_host_transfer);
+}
+
+fn async_thread(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    if !matches!(i.async_execution_thread.as_str(), "" | MAIN_THREAD) {
+        out.set("async_execution_thread", quoted(i.async_execution_thread.as_bytes()));
+    }
+}
+
+fn output_aliasing(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    let entries = i.output_operand_aliasing.iter().map(|alias| {
+        let operand = braced(&alias.operand_shape_index);
+        format!("{}: ({}, {operand})", braced(&alias.output_shape_index), alias.operand_index)
+    });
+    let entries: Vec<String> = entries.collect();
+    if !entries.is_empty() {
+        out.set("output_to_operand_aliasing", format_args!("{{{}}}", entries.join(", ")));
+    }
+}
+
+fn batch_norm(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    out.set("epsilon", i.epsilon);
+    out.set("feature_index", i.feature_index);
+}
+
+fn is_composite(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    out.set_if("is_composite", i.is_composite);
+}
+
+fn cholesky(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    out.set_if("lower", i.cholesky_options.lower);
+}
+
+fn triangular_solve(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    let options = &i.triangular_solve_options;
+    out.set_if("left_side", options.left_side);
+    out.set_if("lower", options.lower);
+    out.set_if("unit_diagonal", options.unit_diagonal);
+    out.set("transpose_a", enum_name(&options.transpose_a));
+}
+
+fn comparison(scope: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    out.set("direction", &i.comparison_direction);
+    let dtype = scope.operand(i, 0).and_then(|operand| shape::dtype(&operand.shape));
+    let default = dtype.map_or("", |dtype| match dtype.name().as_bytes() {
+        [b's', ..] => "SIGNED",
+        [b'u', ..] | b"pred" => "UNSIGNED",
+        _ => "FLOAT",
+    });
+    if !i.comparison_type.is_empty() && i.comparison_type != default {
+        out.set("type", &i.comparison_type);
+    }
+    if !i.comparison_order.is_empty() {
+        out.set("order", &i.comparison_order);
+    }
+}
+
+fn window(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    if !i.window.dimensions.is_empty() {
+        out.set("window", format_args!("{{{}}}", window_text(&i.window)));
+    }
+}
+
+fn window_text(window: &Window) -> String {
+    let field =
+        |value: fn(&WindowDimension) -> String| window.dimensions.iter().map(value).collect::<Vec<_>>().join("x");
+    let mut out = format!("size={}", field(|dim| dim.size.to_string()));
+    let mut add = |name: &str, is_set: fn(&WindowDimension) -> bool, value: fn(&WindowDimension) -> String| {
+        if window.dimensions.iter().any(is_set) {
+            out += &format!(" {name}={}", field(value));
+        }
+    };
+    add("stride", |dim| dim.stride != 1, |dim| dim.stride.to_string());
+    add(
+        "pad",
+        |dim| dim.padding_low != 0 || dim.padding_high != 0,
+        |dim| format!("{}_{}", dim.padding_low, dim.padding_high),
+    );
+    add("lhs_dilate", |dim| dim.base_dilation != 1, |dim| dim.base_dilation.to_string());
+    add("rhs_dilate", |dim| dim.window_dilation != 1, |dim| dim.window_dilation.to_string());
+    add("rhs_reversal", |dim| dim.window_reversal, |dim| u8::from(dim.window_reversal).to_string());
+    out
+}
+
+fn convolution(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    if let Some(numbers) = i.convolution_dimension_numbers.as_option() {
+        out.set("dim_labels", dim_labels(numbers));
+    }
+    for (name, count) in [("feature_group_count", i.feature_group_count), ("batch_group_count", i.batch_group_count)] {
+        if count > 1 {
+            out.set(name, count);
+        }
+    }
+    if i.conv_kind != ConvolutionKind::CONVOLUTION_KIND_UNSET {
+        out.set("convolution_kind", lower_case(&i.conv_kind, "CONVOLUTION_KIND_"));
+    }
+}
+
+/// `b01f_01io->b01f`: for each dimension of input, kernel and output what it is; `?` where nothing says so.
+fn dim_labels(numbers: &ConvolutionDimensionNumbers) -> String {
+    let labels = |named: [(i64, char); 2], spatial: &[i64]| {
+        let spatial = spatial.iter().enumerate().map(|(number, &dim)| (dim, number.to_string()));
+        let all: Vec<(i64, String)> =
+            named.iter().map(|&(dim, label)| (dim, label.to_string())).chain(spatial).collect();
+        let rank = all.iter().map(|&(dim, _)| dim.saturating_add(1)).max().unwrap_or(0).clamp(0, MAX_RANK);
+        let label = |dim| all.iter().rev().find(|(at, _)| *at == dim).map_or("?", |(_, label)| label);
+        (0..rank).map(label).collect::<String>()
+    };
+    const MAX_RANK: i64 = 64;
+    let input = labels(
+        [(numbers.input_batch_dimension, 'b'), (numbers.input_feature_dimension, 'f')],
+        &numbers.input_spatial_dimensions,
+    );
+    let kernel = labels(
+        [(numbers.kernel_input_feature_dimension, 'i'), (numbers.kernel_output_feature_dimension, 'o')],
+        &numbers.kernel_spatial_dimensions,
+    );
+    let output = labels(
+        [(numbers.output_batch_dimension, 'b'), (numbers.output_feature_dimension, 'f')],
+        &numbers.output_spatial_dimensions,
+    );
+    format!("{input}_{kernel}->{output}")
+}
+
+fn precision(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    let config = &i.precision_config;
+    if config.operand_precision.iter().any(|precision| precision.to_i32() != 0) {
+        let names: Vec<String> = config.operand_precision.iter().map(|value| lower_case(value, "")).collect();
+        out.set("operand_precision", braced(&names));
+    }
+    if config.algorithm.to_i32() != 0 {
+        out.set("algorithm", lower_case(&config.algorithm, "ALG_"));
+    }
+}
+
+fn sparsity(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    let text = |config: &TensorSparsityConfig| {
+        let (sparsity, block) = (config.num_non_zero, config.block_size);
+        let idx = if config.idx == 0 { String::new() } else { format!(" idx={}", config.idx) };
+        format!("{{sparsity={sparsity}x{block} dimension={} stride={}{idx}}}", config.dimension, config.stride)
+    };
+    let config = &i.sparsity_config;
+    let sides = [("lhs", config.lhs.as_option()), ("rhs", config.rhs.as_option())];
+    let sides = sides.iter().filter_map(|(name, side)| Some(format!("{name}={}", text((*side)?))));
+    let sides: Vec<String> = sides.collect();
+    if !sides.is_empty() {
+        out.set("sparsity_config", format_args!("{{{}}}", sides.join(" ")));
+    }
+}
+
+fn prefetch(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    if let Some(OptionalCrossProgramPrefetchIndex::CrossProgramPrefetchIndex(index)) =
+        i.optional_cross_program_prefetch_index
+    {
+        out.set("cross_program_prefetch_index", index);
+    }
+}
+
+fn custom_call(scope: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    if i.padding_type != PaddingType::PADDING_INVALID {
+        out.set("padding_type", enum_name(&i.padding_type));
+    }
+    out.set("custom_call_target", quoted(i.custom_call_target.as_bytes()));
+    if i.constrain_layout {
+        let shapes: Vec<String> = i.operand_shapes_with_layout.iter().map(shape::text_with_layout).collect();
+        out.set("operand_layout_constraints", format_args!("{{{}}}", shapes.join(", ")));
+    }
+    out.set_if("custom_call_has_side_effect", i.custom_call_has_side_effect);
+    if let Some(value) = i.literal.as_option() {
+        out.set("literal", literal_with_shape(value));
+    }
+    if i.custom_call_schedule != CustomCallSchedule::SCHEDULE_NONE {
+        out.set("schedule", enum_name(&i.custom_call_schedule));
+    }
+    let default = [CustomCallApiVersion::API_VERSION_UNSPECIFIED, CustomCallApiVersion::API_VERSION_ORIGINAL];
+    if !default.iter().any(|version| i.custom_call_api_version == *version) {
+        out.set("api_version", enum_name(&i.custom_call_api_version));
+    }
+    if !i.called_computation_ids.is_empty() {
+        out.set("called_computations", format_args!("{{{}}}", computations(scope, i)));
+    }
+}
+
+/// `s32[2]{0} {1, 2}`. The layout has to stand there, or the parser takes the value for one.
+fn literal_with_shape(value: &LiteralProto) -> String {
+    if shape::is_tuple(&value.shape) {
+        let elements: Vec<String> = value.tuple_literals.iter().map(literal_with_shape).collect();
+        return format!("({})", elements.join(", "));
+    }
+    let mut shape = (*value.shape).clone();
+    if shape.layout.is_unset() {
+        shape::set_row_major(&mut shape);
+    }
+    let mut out = shape::text_with_layout(&shape) + " ";
+    literal_or_dots(value, &mut out);
+    out
+}
+
+/// XLA spells the two sides the other way round than it stores them.
+fn domain(scope: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    let text = |side: &OpSharding| sharding(side, scope.module);
+    let (entry, exit) = (text(&i.domain_exit_sharding), text(&i.domain_entry_sharding));
+    out.set("domain", format_args!("{{kind=\"sharding\", entry={entry}, exit={exit}}}"));
+}
+
+fn dot(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    let ragged = &i.ragged_dot_dimension_numbers;
+    let numbers = if ragged.is_set() { &*ragged.dot_dimension_numbers } else { &*i.dot_dimension_numbers };
+    let lists = [
+        ("lhs_batch_dims", &numbers.lhs_batch_dimensions),
+        ("lhs_contracting_dims", &numbers.lhs_contracting_dimensions),
+        ("rhs_batch_dims", &numbers.rhs_batch_dimensions),
+        ("rhs_contracting_dims", &numbers.rhs_contracting_dimensions),
+        ("lhs_ragged_dims", &ragged.lhs_ragged_dimensions),
+        ("rhs_group_dims", &ragged.rhs_group_dimensions),
+    ];
+    for (name, dims) in lists {
+        if !dims.is_empty() {
+            out.set(name, braced(dims));
+        }
+    }
+}
+
+fn dynamic_slice(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    out.set("dynamic_slice_sizes", braced(&i.dynamic_slice_sizes));
+}
+
+fn fft(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    out.set("fft_type", enum_name(&i.fft_type));
+    out.set("fft_length", braced(&i.fft_length));
+}
+
+fn fusion_kind(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    out.set("kind", &i.fusion_kind);
+}
+
+fn gather(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    let numbers = &i.gather_dimension_numbers;
+    out.set("offset_dims", braced(&numbers.offset_dims));
+    out.set("collapsed_slice_dims", braced(&numbers.collapsed_slice_dims));
+    out.set("start_index_map", braced(&numbers.start_index_map));
+    for (name, dims) in [
+        ("operand_batching_dims", &numbers.operand_batching_dims),
+        ("start_indices_batching_dims", &numbers.start_indices_batching_dims),
+    ] {
+        if !dims.is_empty() {
+            out.set(name, braced(dims));
+        }
+    }
+    out.set("index_vector_dim", numbers.index_vector_dim);
+    out.set("slice_sizes", braced(&i.gather_slice_sizes));
+    out.set_if("indices_are_sorted", i.indices_are_sorted);
+}
+
+fn scatter(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    let numbers = &i.scatter_dimension_numbers;
+    out.set("update_window_dims", braced(&numbers.update_window_dims));
+    out.set("inserted_window_dims", braced(&numbers.inserted_window_dims));
+    out.set("scatter_dims_to_operand_dims", braced(&numbers.scatter_dims_to_operand_dims));
+    for (name, dims) in [
+        ("input_batching_dims", &numbers.input_batching_dims),
+        ("scatter_indices_batching_dims", &numbers.scatter_indices_batching_dims),
+    ] {
+        if !dims.is_empty() {
+            out.set(name, braced(dims));
+        }
+    }
+    out.set("index_vector_dim", numbers.index_vector_dim);
+    out.set_if("indices_are_sorted", i.indices_are_sorted);
+    out.set_if("unique_indices", i.unique_indices);
+}
+
+fn tuple_index(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    out.set("index", i.tuple_index);
+}
+
+fn infeed(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    if !i.infeed_config.is_empty() {
+        out.set("infeed_config", quoted(&i.infeed_config));
+    }
+}
+
+fn outfeed(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    out.set("outfeed_shape", shape::text_with_layout(&i.outfeed_shape));
+    if !i.outfeed_config.is_empty() {
+        out.set("outfeed_config", quoted(&i.outfeed_config));
+    }
+}
+
+fn padding(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    let dims = &i.padding_config.dimensions;
+    let interior = dims.iter().any(|dim| dim.interior_padding != 0);
+    let dims = dims.iter().map(|dim| {
+        let edges = format!("{}_{}", dim.edge_padding_low, dim.edge_padding_high);
+        if interior { format!("{edges}_{}", dim.interior_padding) } else { edges }
+    });
+    out.set("padding", dims.collect::<Vec<_>>().join("x"));
+}
+
+fn replication(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    if !i.parameter_replication.replicated_at_leaf_buffers.is_empty() {
+        out.set("parameter_replication", braced(&i.parameter_replication.replicated_at_leaf_buffers));
+    }
+}
+
+fn reduce_precision(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    out.set("exponent_bits", i.exponent_bits);
+    out.set("mantissa_bits", i.mantissa_bits);
+}
+
+fn distribution(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    out.set("distribution", lower_case(&i.distribution, ""));
+}
+
+fn rng_algorithm(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    out.set("algorithm", lower_case(&i.rng_algorithm, ""));
+}
+
+fn delta(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    out.set("delta", i.delta);
+}
+
+fn scan(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    out.set("num_carries", i.num_carries);
+    out.set_if("is_reverse", i.is_reverse);
+    if i.is_associative != TriState::TRI_STATE_UNSPECIFIED {
+        out.set("is_associative", i.is_associative == TriState::TRI_STATE_TRUE);
+    }
+}
+
+fn slice(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    let strided = i.slice_dimensions.iter().any(|dim| dim.stride != 1);
+    let dims = i.slice_dimensions.iter().map(|dim| match strided {
+        true => format!("[{}:{}:{}]", dim.start, dim.limit, dim.stride),
+        false => format!("[{}:{}]", dim.start, dim.limit),
+    });
+    out.set("slice", format_args!("{{{}}}", dims.collect::<Vec<_>>().join(", ")));
+}
+
+fn stable(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    out.set_if("is_stable", i.is_stable);
+}
+
+fn topk(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    out.set("k", i.k);
+    out.set("largest", i.largest);
+    // Stable is what XLA assumes since it knows the attribute; older parsers refuse to read it.
+    if !i.is_stable {
+        out.set("is_stable", false);
+    }
+}
+
+fn statistics(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    let statistics = &i.statistics_viz;
+    if !statistics.statistics.is_empty() {
+        let values = statistics.statistics.iter().map(|one| format!(",{}={}", one.stat_name, one.stat_val));
+        let index = statistics.stat_index_to_visualize;
+        out.set("statistics", format_args!("{{visualizing_index={index}{}}}", values.collect::<String>()));
+    }
+}
+
+fn result_accuracy(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
+    match &i.result_accuracy.specs {
+        Some(Specs::Tolerance(tolerance)) => {
+            let (atol, rtol, ulps) = (tolerance.atol, tolerance.rtol, tolerance.ulps);
+            out.set("result_accuracy", format_args!("{{tolerance={{atol={atol:?},rtol={rtol:?},ulps={ulps}}}}}"));
+        }
+        Some(Specs::Mode(mode)) if *mode != Mode::DEFAULT => {
+            out.set("result_accuracy", format_args!("{{mode={}}}", lower_case(mode, "")));
+        }
+        _ => {}
+    }
+}

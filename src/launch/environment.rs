@@ -1,0 +1,263 @@
+//! What a launcher tells its controllers.
+
+use std::ffi::{OsStr, OsString};
+use std::net::TcpListener;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::FdFlags;
+
+use crate::rendezvous::{InvalidToken, JobToken};
+
+/// Where the coordinator listens, as `HOST:PORT`.
+pub const COORDINATOR: &str = "SPMD_COORDINATOR";
+/// The number of an inherited listening socket for the coordinator; process 0 only.
+pub const COORDINATOR_FD: &str = "SPMD_COORDINATOR_FD";
+/// The controller's process index.
+pub const PROCESS_INDEX: &str = "SPMD_PROCESS_INDEX";
+/// How many controllers the job has.
+pub const PROCESS_COUNT: &str = "SPMD_PROCESS_COUNT";
+
+const PREFIX: &str = "SPMD_";
+/// Variables of test suites, which are nobody else's concern.
+const TEST_PREFIX: &str = "SPMD_TEST_";
+const KNOWN: [&str; 5] = [COORDINATOR, COORDINATOR_FD, PROCESS_INDEX, PROCESS_COUNT, JobToken::VARIABLE];
+
+/// This process's place in a job, as its launcher says.
+#[derive(Debug)]
+pub struct ControllerEnv {
+    /// Where the coordinator listens, as `HOST:PORT`.
+    pub coordinator: String,
+    /// The socket to serve the coordinator on; process 0 has one from the local launcher.
+    pub listener: Option<TcpListener>,
+    /// This process, from 0.
+    pub process_index: u32,
+    /// How many processes the job has.
+    pub process_count: u32,
+    /// The job's secret.
+    pub token: Option<JobToken>,
+}
+
+/// Environment variables that make no sense.
+#[derive(Debug, thiserror::Error)]
+pub enum EnvironmentError {
+    /// A variable that starts like ours and is not.
+    #[error("unknown environment variable {name}: {}", suggestion(.nearest))]
+    Unknown {
+        /// The variable.
+        name: String,
+        /// The known one most like it.
+        nearest: Option<&'static str>,
+    },
+    /// Only some of the variables that go together are set.
+    #[error("{present} is set but {absent} is not: a launcher sets both, set all of them or none")]
+    Incomplete {
+        /// A variable that is set.
+        present: &'static str,
+        /// One that is not.
+        absent: &'static str,
+    },
+    /// A value that cannot be read.
+    #[error("{name}={value}: {reason}")]
+    Value {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The token is not one. Its value is not shown.
+    #[error("SPMD_JOB_TOKEN: {0}")]
+    Token(InvalidToken),
+}
+
+fn suggestion(nearest: &Option<&'static str>) -> String {
+    match nearest {
+        Some(nearest) => format!("did you mean {nearest}?"),
+        None => format!("known are {}", KNOWN.join(", ")),
+    }
+}
+
+impl ControllerEnv {
+    /// Reads the environment of this process; `None` when no launcher started it.
+    ///
+    /// Takes over the inherited socket, which works once. A job token alone is allowed, for processes that are told
+    /// their place by options: see [`token_from_env`](Self::token_from_env).
+    pub fn from_env() -> Result<Option<Self>, EnvironmentError> {
+        let variables = Variables::read(std::env::vars_os())?;
+        let Some(place) = variables.place()? else { return Ok(None) };
+        let listener = match variables.coordinator_fd {
+            Some(fd) if place.process_index == 0 => Some(take_listener(fd)?),
+            _ => None,
+        };
+        Ok(Some(Self {
+            coordinator: place.coordinator,
+            listener,
+            process_index: place.process_index,
+            process_count: place.process_count,
+            token: variables.token,
+        }))
+    }
+
+    /// The job token of the environment, for processes that are told the rest by options.
+    pub fn token_from_env() -> Result<Option<JobToken>, EnvironmentError> {
+        Ok(Variables::read(std::env::vars_os())?.token)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Variables {
+    coordinator: Option<String>,
+    coordinator_fd: Option<RawFd>,
+    process_index: Option<u32>,
+    process_count: Option<u32>,
+    token: Option<JobToken>,
+}
+
+#[derive(Debug)]
+struct Place {
+    coordinator: String,
+    process_index: u32,
+    process_count: u32,
+}
+
+impl Variables {
+    fn read(all: impl Iterator<Item = (OsString, OsString)>) -> Result<Self, EnvironmentError> {
+        let mut ours: Vec<_> = all
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+            .filter(|(name, _)| name.starts_with(PREFIX) && !name.starts_with(TEST_PREFIX))
+            .collect();
+        ours.sort();
+        let mut variables = Self::default();
+        for (name, value) in ours {
+            match &*name {
+                COORDINATOR => variables.coordinator = Some(parse(COORDINATOR, &value)?),
+                COORDINATOR_FD => variables.coordinator_fd = Some(parse(COORDINATOR_FD, &value)?),
+                PROCESS_INDEX => variables.process_index = Some(parse(PROCESS_INDEX, &value)?),
+                PROCESS_COUNT => variables.process_count = Some(parse(PROCESS_COUNT, &value)?),
+                JobToken::VARIABLE => {
+                    variables.token = Some(value.to_string_lossy().parse().map_err(EnvironmentError::Token)?);
+                }
+                _ => return Err(EnvironmentError::Unknown { nearest: nearest(&name), name }),
+            }
+        }
+        Ok(variables)
+    }
+
+    fn place(&self) -> Result<Option<Place>, EnvironmentError> {
+        match (&self.coordinator, self.process_index, self.process_count) {
+            (None, None, None) => Ok(None),
+            (Some(coordinator), Some(process_index), Some(process_count)) if process_index < process_count => {
+                Ok(Some(Place { coordinator: coordinator.clone(), process_index, process_count }))
+            }
+            (Some(_), Some(process_index), Some(process_count)) => Err(EnvironmentError::Value {
+                name: PROCESS_INDEX,
+                value: process_index.to_string(),
+                reason: format!("it must be below {PROCESS_COUNT}={process_count}"),
+            }),
+            (coordinator, process_index, process_count) => {
+                let set = [
+                    (COORDINATOR, coordinator.is_some()),
+                    (PROCESS_INDEX, process_index.is_some()),
+                    (PROCESS_COUNT, process_count.is_some()),
+                ];
+                let find =
+                    |wanted| set.iter().find(|(_, is_set)| *is_set == wanted).map_or(COORDINATOR, |(name, _)| name);
+                Err(EnvironmentError::Incomplete { present: find(true), absent: find(false) })
+            }
+        }
+    }
+}
+
+fn parse<T: FromStr>(name: &'static str, value: &OsStr) -> Result<T, EnvironmentError> {
+    let value = value.to_string_lossy();
+    value.parse().map_err(|_| EnvironmentError::Value {
+        name,
+        value: value.to_string(),
+        reason: "it must be a whole number".to_owned(),
+    })
+}
+
+fn nearest(name: &str) -> Option<&'static str> {
+    const NEAR: f64 = 0.5;
+    let distance = |known: &str| strsim::normalized_damerau_levenshtein(&name[PREFIX.len()..], &known[PREFIX.len()..]);
+    let known = KNOWN.into_iter().map(|known| (distance(known), known));
+    known.filter(|(likeness, _)| *likeness >= NEAR).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known)
+}
+
+/// Takes over the inherited listening socket.
+fn take_listener(fd: RawFd) -> Result<TcpListener, EnvironmentError> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    let failed = |reason: &str| EnvironmentError::Value {
+        name: COORDINATOR_FD,
+        value: fd.to_string(),
+        reason: reason.to_owned(),
+    };
+    if fd < 3 {
+        return Err(failed("it is no inherited socket"));
+    }
+    if TAKEN.swap(true, Ordering::SeqCst) {
+        return Err(failed("the inherited socket has been taken already"));
+    }
+    // SAFETY: the borrow ends in this function, and nobody else in this process closes an inherited descriptor. The
+    // number may still be wrong; the kernel says so.
+    let inherited = unsafe { BorrowedFd::borrow_raw(fd) };
+    if !rustix::net::sockopt::socket_acceptconn(inherited).unwrap_or(false) {
+        return Err(failed("it is no listening socket"));
+    }
+    rustix::io::fcntl_setfd(inherited, FdFlags::CLOEXEC).map_err(|error| failed(&error.to_string()))?;
+    // SAFETY: the descriptor is an open listening socket that the launcher opened for this process to own, and the
+    // flag above lets only one caller come here.
+    Ok(TcpListener::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Variables, EnvironmentError> {
+        Variables::read(variables.iter().map(|(name, value)| (name.into(), value.into())))
+    }
+
+    #[test]
+    fn a_place_is_read() {
+        let variables = read(&[
+            ("PATH", "/bin"),
+            ("SPMD_TEST_PLUGINS", "x"),
+            (COORDINATOR, "host-a:4000"),
+            (PROCESS_INDEX, "2"),
+            (PROCESS_COUNT, "4"),
+            (JobToken::VARIABLE, "0123456789abcdef"),
+        ])
+        .unwrap();
+        let place = variables.place().unwrap().unwrap();
+        assert_eq!((&*place.coordinator, place.process_index, place.process_count), ("host-a:4000", 2, 4));
+        assert_eq!(variables.token.unwrap().reveal(), "0123456789abcdef");
+        assert!(read(&[(JobToken::VARIABLE, "0123456789abcdef")]).unwrap().place().unwrap().is_none());
+    }
+
+    #[test]
+    fn wrong_variables_are_named() {
+        let error = read(&[("SPMD_PROCES_INDX", "1")]).unwrap_err();
+        insta::assert_snapshot!(error, @"unknown environment variable SPMD_PROCES_INDX: did you mean SPMD_PROCESS_INDEX?");
+        let error = read(&[("SPMD_INITIALIZATION", "1")]).unwrap_err();
+        insta::assert_snapshot!(error, @"unknown environment variable SPMD_INITIALIZATION: known are SPMD_COORDINATOR, SPMD_COORDINATOR_FD, SPMD_PROCESS_INDEX, SPMD_PROCESS_COUNT, SPMD_JOB_TOKEN");
+        let error = read(&[(PROCESS_COUNT, "four")]).unwrap_err();
+        insta::assert_snapshot!(error, @"SPMD_PROCESS_COUNT=four: it must be a whole number");
+        let error = read(&[(PROCESS_COUNT, "4"), (PROCESS_INDEX, "0")]).unwrap().place().unwrap_err();
+        insta::assert_snapshot!(error, @"SPMD_PROCESS_INDEX is set but SPMD_COORDINATOR is not: a launcher sets both, set all of them or none");
+        let error =
+            read(&[(PROCESS_COUNT, "4"), (PROCESS_INDEX, "4"), (COORDINATOR, "h:1")]).unwrap().place().unwrap_err();
+        insta::assert_snapshot!(error, @"SPMD_PROCESS_INDEX=4: it must be below SPMD_PROCESS_COUNT=4");
+        let error = read(&[(JobToken::VARIABLE, "secret")]).unwrap_err();
+        insta::assert_snapshot!(error, @"SPMD_JOB_TOKEN: the job token has 6 characters, it needs at least 16: make one with `openssl rand -hex 32`");
+    }
+
+    #[test]
+    fn a_descriptor_that_is_no_socket_is_refused() {
+        insta::assert_snapshot!(take_listener(0).unwrap_err(), @"SPMD_COORDINATOR_FD=0: it is no inherited socket");
+        insta::assert_snapshot!(take_listener(1_000_000).unwrap_err(), @"SPMD_COORDINATOR_FD=1000000: it is no listening socket");
+    }
+}

@@ -1,0 +1,84 @@
+//! Turns asynchronous collectives into their synchronous form.
+//!
+//! Custom calls complete on their own thread anyway, and the CPU backend has no asynchronous collectives.
+
+use std::collections::HashMap;
+
+use super::{Error, module};
+use crate::hlo::groups;
+use crate::proto::{HloInstructionProto, HloModuleProto, ShapeProto};
+
+/// Replaces the start of every asynchronous collective by the collective, and takes its updates and its done out.
+pub(super) fn desync(module: &mut HloModuleProto) -> Result<(), Error> {
+    let holders = module::holders(module, groups::is_collective);
+    let mut threads = HashMap::new();
+    for computation in &mut module.computations {
+        let is_start = |instruction: &HloInstructionProto| match instruction.opcode.as_str() {
+            "all-reduce-start" | "all-gather-start" | "collective-permute-start" => true,
+            "async-start" => instruction.called_computation_ids.iter().any(|id| holders.contains(id)),
+            _ => false,
+        };
+        // Start, update or done, by id, to its start.
+        let mut start_of: HashMap<i64, i64> = HashMap::new();
+        let mut result_of: HashMap<i64, ShapeProto> = HashMap::new();
+        for instruction in &computation.instructions {
+            if is_start(instruction) {
+                start_of.insert(instruction.id, instruction.id);
+                continue;
+            }
+            let (update, done) = match instruction.opcode.as_str() {
+                "async-update" => (true, false),
+                "async-done" | "all-reduce-done" | "all-gather-done" | "collective-permute-done" => (false, true),
+                _ => continue,
+            };
+            let Some(&start) = instruction.operand_ids.first().and_then(|operand| start_of.get(operand)) else {
+                continue;
+            };
+            if update || done {
+                start_of.insert(instruction.id, start);
+            }
+            if done {
+                result_of.insert(start, instruction.shape.as_option().cloned().unwrap_or_default());
+            }
+        }
+        if start_of.is_empty() {
+            continue;
+        }
+
+        computation
+            .instructions
+            .retain(|instruction| start_of.get(&instruction.id).is_none_or(|start| *start == instruction.id));
+        let forward = |id: &mut i64| *id = *start_of.get(id).unwrap_or(id);
+        forward(&mut computation.root_id);
+        for instruction in &mut computation.instructions {
+            instruction.operand_ids.iter_mut().for_each(forward);
+            instruction.control_predecessor_ids.iter_mut().for_each(forward);
+            if start_of.contains_key(&instruction.id) {
+                let shape = result_of.remove(&instruction.id);
+                let shape = shape.ok_or_else(|| Error::malformed(&instruction.name, "it is started and never done"))?;
+                make_synchronous(instruction, shape);
+                if instruction.opcode == "call" {
+                    threads.extend(
+                        instruction.called_computation_ids.iter().map(|&id| (id, computation.execution_thread.clone())),
+                    );
+                }
+            }
+        }
+    }
+    for computation in &mut module.computations {
+        if let Some(thread) = threads.remove(&computation.id) {
+            computation.execution_thread = thread;
+        }
+    }
+    Ok(())
+}
+
+fn make_synchronous(instruction: &mut HloInstructionProto, shape: ShapeProto) {
+    let opcode = match instruction.opcode.strip_suffix("-start") {
+        Some("async") | None => "call",
+        Some(collective) => collective,
+    };
+    instruction.opcode = opcode.to_owned();
+    instruction.shape = shape.into();
+    instruction.async_execution_thread.clear();
+}

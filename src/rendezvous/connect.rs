@@ -1,0 +1,257 @@
+//! From `HOST:PORT` to a connection that the coordinator has accepted.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use super::handshake::{HELLO_LENGTH, Hellos, Key, MARK_LENGTH, VERDICT_LENGTH, hello, is_marked, version};
+use super::report::Seconds;
+use super::wire::{Decoder, Frame, Join, LIMITS, PROTOCOL, Request, Response};
+use super::{Heartbeat, JoinError, JoinOptions};
+
+/// The call number of the first request, which is answered when all have joined.
+pub const JOIN_CALL: u64 = 1;
+
+const ATTEMPT_LIMIT: Duration = Duration::from_secs(5);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const WAITING_LINE: Duration = Duration::from_secs(10);
+const LISTEN_RESOLVE_LIMIT: Duration = Duration::from_secs(10);
+const MAX_HOST: usize = 255;
+
+/// Opens the socket for a coordinator at `HOST:PORT`; port 0 takes a free one.
+///
+/// The error says what to do when the port is in use or the address is another machine's.
+pub fn listen(address: &str) -> Result<TcpListener, JoinError> {
+    check_address(address)?;
+    let started = Instant::now();
+    let resolved = resolve(address, LISTEN_RESOLVE_LIMIT)
+        .map_err(|reason| Passing::Unresolved { reason }.into_error(address, started.elapsed()))?;
+    TcpListener::bind(&*resolved).map_err(|source| JoinError::Listen { address: address.to_owned(), source })
+}
+
+/// Where process 0 reaches the coordinator that it hosts itself.
+pub fn own_address(listener: &TcpListener) -> io::Result<SocketAddr> {
+    let mut address = listener.local_addr()?;
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    Ok(address)
+}
+
+/// A connection on which this process has been accepted.
+pub struct Connection {
+    pub stream: TcpStream,
+    pub decoder: Decoder,
+    pub heartbeat: Heartbeat,
+    pub address: String,
+}
+
+/// Connects, proves the token and joins; tries again while the coordinator may not be there yet.
+pub fn connect(options: &JoinOptions, address: &str, deadline: Instant) -> Result<Connection, JoinError> {
+    check_address(address)?;
+    let key = Key::new(options.token.as_ref());
+    let started = Instant::now();
+    let mut pause = FIRST_PAUSE;
+    let mut next_line = started;
+    loop {
+        let failure = match attempt(options, address, &key, deadline) {
+            Ok(connection) => return Ok(connection),
+            Err(Failure::Final(error)) => return Err(error),
+            Err(Failure::Passing(failure)) => failure,
+        };
+        let now = Instant::now();
+        if now + pause >= deadline {
+            return Err(failure.into_error(address, options.timeout));
+        }
+        if now >= next_line {
+            tracing::info!(
+                "{}, trying for {} more",
+                failure.text(address),
+                Seconds(Duration::from_secs((deadline - now).as_secs()))
+            );
+            next_line = now + WAITING_LINE;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+enum Failure {
+    Final(JoinError),
+    Passing(Passing),
+}
+
+/// What may be otherwise a moment later.
+enum Passing {
+    Unresolved { reason: String },
+    Unreachable { at: Option<SocketAddr>, reason: String },
+}
+
+impl Passing {
+    fn text(&self, address: &str) -> String {
+        match self {
+            Self::Unresolved { reason } => {
+                format!("cannot find the coordinator's host '{}' yet: {reason}", host_of(address))
+            }
+            Self::Unreachable { at, reason } => format!("cannot reach {} yet: {reason}", shown(address, *at)),
+        }
+    }
+
+    fn into_error(self, address: &str, waited: Duration) -> JoinError {
+        match self {
+            Self::Unresolved { reason } => JoinError::Resolve { host: host_of(address).to_owned(), reason, waited },
+            Self::Unreachable { at, reason } => JoinError::Unreachable { address: shown(address, at), reason, waited },
+        }
+    }
+}
+
+fn check_address(address: &str) -> Result<(), JoinError> {
+    match address.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(()),
+        _ => Err(JoinError::Options(format!("the coordinator's address '{address}' is not HOST:PORT"))),
+    }
+}
+
+/// The address as given, and as resolved when that says more.
+fn shown(address: &str, at: Option<SocketAddr>) -> String {
+    match at {
+        Some(at) if at.to_string() != address => format!("{address} ({at})"),
+        _ => address.to_owned(),
+    }
+}
+
+fn host_of(address: &str) -> &str {
+    address.rsplit_once(':').map_or(address, |(host, _)| host)
+}
+
+fn attempt(options: &JoinOptions, address: &str, key: &Key, deadline: Instant) -> Result<Connection, Failure> {
+    let left = || deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    let resolved = resolve(address, left()).map_err(|reason| Failure::Passing(Passing::Unresolved { reason }))?;
+    if options.token.is_none() && resolved.iter().any(|address| !address.ip().is_loopback()) {
+        return Err(Failure::Final(JoinError::TokenNeeded(address.to_owned())));
+    }
+    let mut failure = Passing::Unresolved { reason: "it has no address".to_owned() };
+    for at in resolved {
+        let passing = |error: io::Error| Passing::Unreachable { at: Some(at), reason: plain_reason(&error) };
+        match TcpStream::connect_timeout(&at, left().min(ATTEMPT_LIMIT)) {
+            Err(error) => failure = passing(error),
+            Ok(mut stream) => match enter(&mut stream, options, address, key, deadline) {
+                Ok((decoder, heartbeat)) => {
+                    return Ok(Connection { stream, decoder, heartbeat, address: address.to_owned() });
+                }
+                Err(EnterError::Io(error)) => failure = passing(error),
+                Err(EnterError::Final(error)) => return Err(Failure::Final(error)),
+            },
+        }
+    }
+    Err(Failure::Passing(failure))
+}
+
+/// Resolves a name without waiting longer than a limit, which the system's resolver cannot promise.
+fn resolve(address: &str, limit: Duration) -> Result<Vec<SocketAddr>, String> {
+    if let Ok(address) = address.parse() {
+        return Ok(vec![address]);
+    }
+    let (sender, receiver) = mpsc::channel();
+    let name = address.to_owned();
+    let resolver = std::thread::Builder::new().name("resolver".to_owned()).spawn(move || {
+        let _ = sender.send(name.to_socket_addrs().map(Vec::from_iter));
+    });
+    if let Err(error) = resolver {
+        return Err(error.to_string());
+    }
+    match receiver.recv_timeout(limit) {
+        Ok(Ok(addresses)) => Ok(addresses),
+        Ok(Err(error)) => {
+            let text = error.to_string();
+            Err(text.strip_prefix("failed to lookup address information: ").unwrap_or(&text).to_owned())
+        }
+        Err(_) => Err("the name service does not answer".to_owned()),
+    }
+}
+
+fn plain_reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
+            "it closed the connection".to_owned()
+        }
+        io::ErrorKind::TimedOut => "connection timed out".to_owned(),
+        io::ErrorKind::WouldBlock => "it accepts connections but does not answer".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+enum EnterError {
+    Io(io::Error),
+    Final(JoinError),
+}
+
+impl From<io::Error> for EnterError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+fn enter(
+    stream: &mut TcpStream,
+    options: &JoinOptions,
+    address: &str,
+    key: &Key,
+    deadline: Instant,
+) -> Result<(Decoder, Heartbeat), EnterError> {
+    let left = || deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(left()))?;
+    stream.set_read_timeout(Some(left()))?;
+
+    let peer = hello()?;
+    stream.write_all(&peer)?;
+    let mut coordinator = [0; HELLO_LENGTH];
+    let (mark, rest) = coordinator.split_at_mut(MARK_LENGTH);
+    stream.read_exact(mark)?;
+    if !is_marked(mark) {
+        return Err(EnterError::Final(JoinError::NotACoordinator(address.to_owned())));
+    }
+    stream.read_exact(rest)?;
+    let theirs = version(&coordinator);
+    if theirs != PROTOCOL {
+        let address = address.to_owned();
+        return Err(EnterError::Final(JoinError::Protocol { address, ours: PROTOCOL, theirs }));
+    }
+    let hellos = Hellos { peer, coordinator };
+    stream.write_all(&key.peer_proof(&hellos))?;
+    let mut verdict = [0; VERDICT_LENGTH];
+    stream.read_exact(&mut verdict)?;
+    if !key.accepts_coordinator(&hellos, verdict) {
+        let (address, had_token) = (address.to_owned(), options.token.is_some());
+        return Err(EnterError::Final(JoinError::Token { address, had_token }));
+    }
+
+    let join = Join {
+        version: options.version.clone(),
+        process_index: options.process_index,
+        process_count: options.process_count,
+        host: options.host.chars().take(MAX_HOST).collect(),
+        timeout: left(),
+    };
+    stream.write_all(&Frame::new(JOIN_CALL, Request::Join(join)).head().map_err(io::Error::other)?)?;
+    let mut decoder = Decoder::new(LIMITS);
+    let mut chunk = [0; 4096];
+    loop {
+        match decoder.next::<Response>().map_err(io::Error::other)?.map(|frame| frame.message) {
+            Some(Response::Accepted(heartbeat)) => return Ok((decoder, heartbeat)),
+            Some(Response::Refused(reason)) => return Err(EnterError::Final(JoinError::Refused(reason))),
+            Some(_) => return Err(io::Error::other("it answers out of turn").into()),
+            None => {}
+        }
+        match stream.read(&mut chunk)? {
+            0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            count => decoder.push(&chunk[..count]),
+        }
+    }
+}

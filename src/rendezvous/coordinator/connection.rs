@@ -1,0 +1,129 @@
+//! One connection to the coordinator, from the handshake to its end.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Instant;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::super::handshake::{HELLO_LENGTH, Hellos, Key, PROOF_LENGTH, REFUSAL, hello, is_marked, version};
+use super::super::wire::{Decoder, Frame, JOIN_LIMITS, Join, LIMITS, PROTOCOL, Request, Response};
+use super::state::{Loss, Outgoing};
+use super::{HANDSHAKE_LIMIT, Shared};
+
+const CHUNK: usize = 16 << 10;
+
+pub async fn serve(mut stream: TcpStream, address: SocketAddr, shared: Rc<Shared>) {
+    let _ = stream.set_nodelay(true);
+    let admitted = timeout(HANDSHAKE_LIMIT, admit(&mut stream, &shared.key)).await;
+    let (call, join, decoder) = match admitted {
+        Ok(Ok(admitted)) => admitted,
+        Ok(Err(reason)) => return tracing::debug!("refused a connection from {address}: {reason}"),
+        Err(_) => return tracing::debug!("refused a connection from {address}: it did not join in time"),
+    };
+    let (outbox, outgoing) = mpsc::unbounded_channel();
+    let joined = shared.state.borrow_mut().join(Instant::now(), call, &join, outbox, address);
+    if let Err(reason) = joined {
+        tracing::warn!("refused a connection from {address}: {reason}");
+        if let Ok(refusal) = Frame::new(call, Response::Refused(reason)).head() {
+            let _ = timeout(HANDSHAKE_LIMIT, stream.write_all(&refusal)).await;
+        }
+        return;
+    }
+    tracing::debug!("process {} ({}) has joined from {address}", join.process_index, join.host);
+    if let Some(this) = tokio::task::try_id() {
+        shared.strangers.borrow_mut().retain(|task| task.id() != this);
+    }
+    let (read, write) = stream.into_split();
+    let writer = tokio::task::spawn_local(write_all(write, outgoing));
+    shared.writers.borrow_mut().push(writer);
+    shared.changed.notify_one();
+    let loss = read_all(read, decoder, join.process_index, &shared).await;
+    shared.state.borrow_mut().lost(join.process_index, loss);
+    shared.changed.notify_one();
+}
+
+/// Lets the peer prove itself, then reads its first message.
+async fn admit(stream: &mut TcpStream, key: &Key) -> Result<(u64, Join, Decoder), String> {
+    let failed = |error: io::Error| error.to_string();
+    let ours = hello().map_err(failed)?;
+    let mut peer = [0; HELLO_LENGTH];
+    stream.read_exact(&mut peer).await.map_err(failed)?;
+    if !is_marked(&peer) {
+        return Err("it is not spmd-run".to_owned());
+    }
+    stream.write_all(&ours).await.map_err(failed)?;
+    if version(&peer) != PROTOCOL {
+        return Err(format!("it speaks rendezvous protocol {}, this coordinator {PROTOCOL}", version(&peer)));
+    }
+    let hellos = Hellos { peer, coordinator: ours };
+    let mut proof = [0; PROOF_LENGTH];
+    stream.read_exact(&mut proof).await.map_err(failed)?;
+    if !key.accepts_peer(&hellos, proof) {
+        let from = stream.peer_addr().map_err(failed)?;
+        tracing::warn!("refused a process from {from}: it has another job token");
+        stream.write_all(&REFUSAL).await.map_err(failed)?;
+        return Err("it has another job token".to_owned());
+    }
+    stream.write_all(&key.verdict(&hellos)).await.map_err(failed)?;
+
+    let mut decoder = Decoder::new(JOIN_LIMITS);
+    let mut chunk = [0; 1024];
+    loop {
+        if let Some(frame) = decoder.next::<Request>().map_err(|error| error.to_string())? {
+            let Request::Join(join) = frame.message else { return Err("it did not join first".to_owned()) };
+            decoder.limits = LIMITS;
+            return Ok((frame.call, join, decoder));
+        }
+        match stream.read(&mut chunk).await.map_err(failed)? {
+            0 => return Err("it closed the connection".to_owned()),
+            count => decoder.push(&chunk[..count]),
+        }
+    }
+}
+
+async fn read_all(mut stream: OwnedReadHalf, mut decoder: Decoder, process: u32, shared: &Shared) -> Loss {
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        loop {
+            match decoder.next::<Request>() {
+                Ok(Some(frame)) => shared.state.borrow_mut().handle(Instant::now(), process, frame),
+                Ok(None) => break,
+                Err(error) => return Loss::Garbled(error.to_string()),
+            }
+            shared.changed.notify_one();
+        }
+        match timeout(shared.heartbeat.limit, stream.read(&mut chunk)).await {
+            Err(_) => return Loss::Silent(shared.heartbeat.limit),
+            Ok(Ok(0) | Err(_)) => return Loss::Closed,
+            Ok(Ok(count)) => decoder.push(&chunk[..count]),
+        }
+    }
+}
+
+/// Writes until the state lets go of the connection or it breaks, which the reader notices too.
+async fn write_all(mut stream: OwnedWriteHalf, mut outgoing: mpsc::UnboundedReceiver<Outgoing>) {
+    while let Some(item) = outgoing.recv().await {
+        let written = match item {
+            Outgoing::Frame(frame) => write_frame(&mut stream, frame).await,
+            Outgoing::Mark(mark) => {
+                let _ = mark.send(());
+                Ok(())
+            }
+        };
+        if let Err(error) = written {
+            return tracing::debug!("cannot write to a process: {error}");
+        }
+    }
+    let _ = stream.shutdown().await;
+}
+
+async fn write_frame(stream: &mut OwnedWriteHalf, frame: Frame<Response>) -> io::Result<()> {
+    stream.write_all(&frame.head().map_err(io::Error::other)?).await?;
+    stream.write_all(&frame.body).await
+}

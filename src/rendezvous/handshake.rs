@@ -1,0 +1,118 @@
+//! The mutual proof of the job token, before anything else is read.
+//!
+//! Peer and coordinator each send a hello: a fixed mark, the protocol's version and a random challenge. The peer then
+//! sends a keyed hash of both hellos, the coordinator a verdict and its own keyed hash. Each hash also covers who made
+//! it, so that neither can be sent back as the other. All messages have a fixed length: nothing is parsed before the
+//! token is proved.
+
+use std::io;
+
+use super::token::{JobToken, random_bytes};
+use super::wire::PROTOCOL;
+
+const MARK: [u8; 8] = *b"spmd-run";
+const CHALLENGE: usize = 32;
+/// The length of the mark, which tells a coordinator from other servers.
+pub const MARK_LENGTH: usize = MARK.len();
+/// The length of a hello.
+pub const HELLO_LENGTH: usize = MARK.len() + 2 + CHALLENGE;
+/// The length of the peer's proof.
+pub const PROOF_LENGTH: usize = 32;
+/// The length of the coordinator's answer to it.
+pub const VERDICT_LENGTH: usize = 1 + PROOF_LENGTH;
+
+const CONTEXT: &str = "spmd-run 2026-11 rendezvous handshake";
+
+/// What proofs are made with.
+#[derive(Clone)]
+pub struct Key([u8; 32]);
+
+impl Key {
+    /// The key of a token. Jobs without a token have a key too, which everybody can know.
+    pub fn new(token: Option<&JobToken>) -> Self {
+        Self(token.map_or_else(|| blake3::derive_key(CONTEXT, b""), |token| token.derive_key(CONTEXT)))
+    }
+
+    fn proof(&self, role: &[u8], hellos: &Hellos) -> blake3::Hash {
+        blake3::Hasher::new_keyed(&self.0).update(role).update(&hellos.peer).update(&hellos.coordinator).finalize()
+    }
+
+    /// The proof that a peer sends.
+    pub fn peer_proof(&self, hellos: &Hellos) -> [u8; PROOF_LENGTH] {
+        *self.proof(b"peer", hellos).as_bytes()
+    }
+
+    /// Whether a peer's proof is right.
+    pub fn accepts_peer(&self, hellos: &Hellos, proof: [u8; PROOF_LENGTH]) -> bool {
+        self.proof(b"peer", hellos) == proof
+    }
+
+    /// What the coordinator answers a right proof with.
+    pub fn verdict(&self, hellos: &Hellos) -> [u8; VERDICT_LENGTH] {
+        let mut verdict = [1; VERDICT_LENGTH];
+        verdict[1..].copy_from_slice(self.proof(b"coordinator", hellos).as_bytes());
+        verdict
+    }
+
+    /// Whether the coordinator accepted this peer and has proved itself.
+    pub fn accepts_coordinator(&self, hellos: &Hellos, verdict: [u8; VERDICT_LENGTH]) -> bool {
+        let [accepted, proof @ ..] = verdict;
+        accepted == 1 && self.proof(b"coordinator", hellos) == proof
+    }
+}
+
+/// The answer to a wrong proof.
+pub const REFUSAL: [u8; VERDICT_LENGTH] = [0; VERDICT_LENGTH];
+
+/// What each side sent first.
+pub struct Hellos {
+    pub peer: [u8; HELLO_LENGTH],
+    pub coordinator: [u8; HELLO_LENGTH],
+}
+
+/// A hello with a fresh challenge.
+pub fn hello() -> io::Result<[u8; HELLO_LENGTH]> {
+    let mut hello = [0; HELLO_LENGTH];
+    let (mark, rest) = hello.split_at_mut(MARK.len());
+    mark.copy_from_slice(&MARK);
+    let (version, challenge) = rest.split_at_mut(2);
+    version.copy_from_slice(&PROTOCOL.to_le_bytes());
+    challenge.copy_from_slice(&random_bytes::<CHALLENGE>()?);
+    Ok(hello)
+}
+
+/// Whether bytes start with the mark.
+pub fn is_marked(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MARK)
+}
+
+/// The version in a hello.
+pub fn version(hello: &[u8; HELLO_LENGTH]) -> u16 {
+    u16::from_le_bytes([hello[MARK.len()], hello[MARK.len() + 1]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_same_token_is_accepted_and_proofs_cannot_be_reflected() {
+        let token = JobToken::random().unwrap();
+        let (key, other, none) = (Key::new(Some(&token)), Key::new(Some(&JobToken::random().unwrap())), Key::new(None));
+        let hellos = Hellos { peer: hello().unwrap(), coordinator: hello().unwrap() };
+        assert!(key.accepts_peer(&hellos, key.peer_proof(&hellos)));
+        assert!(key.accepts_coordinator(&hellos, key.verdict(&hellos)));
+        for wrong in [&other, &none] {
+            assert!(!key.accepts_peer(&hellos, wrong.peer_proof(&hellos)));
+            assert!(!key.accepts_coordinator(&hellos, wrong.verdict(&hellos)));
+        }
+        assert!(!key.accepts_coordinator(&hellos, REFUSAL));
+        let mut reflected = [1; VERDICT_LENGTH];
+        reflected[1..].copy_from_slice(&key.peer_proof(&hellos));
+        assert!(!key.accepts_coordinator(&hellos, reflected));
+        let replayed = Hellos { coordinator: hello().unwrap(), ..hellos };
+        assert!(!key.accepts_peer(&replayed, key.peer_proof(&hellos)));
+        assert_eq!(version(&hellos.peer), PROTOCOL);
+        assert!(is_marked(&hellos.peer) && !is_marked(b"HTTP/1.1"));
+    }
+}

@@ -1,0 +1,76 @@
+//! What can go wrong between a program and its results.
+
+use crate::collective::CollectiveError;
+use crate::host_array::ArrayError;
+use crate::mesh::ShardingError;
+use crate::transport::TransportError;
+use crate::transport::tcp::MeshError;
+use crate::{hlo, lower, partition, pjrt};
+
+use super::{PlanError, TopologyError, WorldError};
+
+/// Why a program could not be prepared or run.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum RuntimeError {
+    #[error(transparent)]
+    Pjrt(#[from] pjrt::Error),
+    #[error(transparent)]
+    World(#[from] WorldError),
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Verify(#[from] hlo::VerifyError),
+    #[error(transparent)]
+    Partition(#[from] partition::Error),
+    #[error(transparent)]
+    Lower(#[from] lower::Error),
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    #[error(transparent)]
+    Mesh(#[from] MeshError),
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    #[error("argument {index}: {source}")]
+    Argument { index: usize, source: ArgumentError },
+    #[error("result {index}: {source}")]
+    Result { index: usize, source: ArgumentError },
+    #[error(transparent)]
+    Sharding(#[from] ShardingError),
+    #[error("process 0 has no program to compile")]
+    NoProgram,
+    #[error("{0} cannot be exchanged with a device")]
+    ArrayType(String),
+    #[error("process 0 sent {what} that cannot be read: {source}")]
+    Malformed { what: &'static str, source: buffa::DecodeError },
+    #[error("cannot listen for data of other processes: {source}")]
+    Listen { source: std::io::Error },
+    #[error("the job asks for {asked} devices per process, this host has {found}: try --devices-per-process {found}")]
+    LocalDevices { asked: u32, found: usize },
+    #[error("the program takes {expected} arguments, {given} were given")]
+    ArgumentCount { expected: usize, given: usize },
+}
+
+/// Why an array cannot be an argument or a result.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum ArgumentError {
+    #[error(transparent)]
+    Sharding(#[from] ShardingError),
+    #[error(transparent)]
+    Array(#[from] ArrayError),
+    #[error("is {given}, the program takes {expected}")]
+    Shape { given: String, expected: String },
+}
+
+impl RuntimeError {
+    /// Whether the failure is another process's or the rendezvous's rather than this program's.
+    pub fn is_of_peer(&self) -> bool {
+        matches!(
+            self,
+            RuntimeError::World(_) | RuntimeError::Mesh(_) | RuntimeError::Topology(_) | RuntimeError::Transport(_)
+        )
+    }
+}

@@ -1,0 +1,130 @@
+//! The processes of a job as one of them sees them: itself alone, or a member of a rendezvous.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::rendezvous::{Abort, Rendezvous, RendezvousError};
+
+/// The processes of a job. Every process makes the same calls in the same order.
+#[derive(Clone, Debug)]
+pub struct World {
+    member: Option<Arc<Rendezvous>>,
+    /// How long a process waits for the others.
+    limit: Duration,
+}
+
+/// Longer than any job, and short enough to be added to a point in time.
+const UNLIMITED: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// Why something could not be agreed on with the other processes.
+#[derive(Debug, thiserror::Error)]
+pub enum WorldError {
+    /// The rendezvous failed, or another process did.
+    #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
+    /// Another process sent what cannot be read; all run the same version, so this is a defect.
+    #[error("cannot read '{name}' of another process: {source}")]
+    Malformed {
+        /// What was exchanged.
+        name: String,
+        /// Why it cannot be read.
+        source: postcard::Error,
+    },
+}
+
+impl World {
+    /// A job of one process.
+    pub fn alone() -> World {
+        World { member: None, limit: UNLIMITED }
+    }
+
+    /// A job whose processes have met.
+    pub fn of(rendezvous: Rendezvous, limit: Duration) -> World {
+        World { member: Some(Arc::new(rendezvous)), limit: limit.min(UNLIMITED) }
+    }
+
+    /// This process, from 0.
+    pub fn process_index(&self) -> u32 {
+        self.member.as_ref().map_or(0, |rendezvous| rendezvous.process_index())
+    }
+
+    /// How many processes the job has.
+    pub fn process_count(&self) -> u32 {
+        self.member.as_ref().map_or(1, |rendezvous| rendezvous.process_count())
+    }
+
+    /// How long a process waits for the others.
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// Process 0 makes a value, and every process gets it. `name` is used once in a job.
+    pub fn from_first<T, E>(&self, name: &str, make: impl FnOnce() -> Result<T, E>) -> Result<T, E>
+    where
+        T: Serialize + DeserializeOwned,
+        E: From<WorldError>,
+    {
+        let Some(rendezvous) = &self.member else { return make() };
+        if rendezvous.process_index() == 0 {
+            let value = make()?;
+            rendezvous.put(name, &encode(name, &value)?).map_err(WorldError::from)?;
+            return Ok(value);
+        }
+        let bytes = rendezvous.get(name, self.limit).map_err(WorldError::from)?;
+        Ok(decode(name, &bytes)?)
+    }
+
+    /// Every process gives a value and gets those of all, in the order of process indices.
+    pub fn all_gather<T: Serialize + DeserializeOwned>(&self, name: &str, value: T) -> Result<Vec<T>, WorldError> {
+        let Some(rendezvous) = &self.member else { return Ok(vec![value]) };
+        let gathered = rendezvous.all_gather(name, &encode(name, &value)?, self.limit)?;
+        gathered.iter().map(|bytes| decode(name, bytes)).collect()
+    }
+
+    /// Waits until every process is here.
+    pub fn barrier(&self, name: &str) -> Result<(), WorldError> {
+        match &self.member {
+            Some(rendezvous) => Ok(rendezvous.barrier(name, self.limit)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the job for all processes. Returns the failure that came first, if another process's did.
+    pub fn abort(&self, reason: &str) -> Option<Abort> {
+        let rendezvous = self.member.as_ref()?;
+        rendezvous.abort(reason);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        rendezvous.on_abort(move |abort| {
+            // The receiver waits below.
+            let _ = sender.send(abort.clone());
+        });
+        let first = receiver.try_recv().ok()?;
+        (first.process_index != Some(rendezvous.process_index())).then_some(first)
+    }
+
+    /// Has a function called when another process ends the job.
+    pub fn on_abort(&self, callback: impl FnOnce(&Abort) + Send + 'static) {
+        if let Some(rendezvous) = &self.member {
+            rendezvous.on_abort(callback);
+        }
+    }
+
+    /// Leaves the job in order, when all processes are done.
+    pub fn shutdown(&self) -> Result<(), WorldError> {
+        match &self.member {
+            Some(rendezvous) => Ok(rendezvous.shutdown(self.limit)?),
+            None => Ok(()),
+        }
+    }
+}
+
+fn encode<T: Serialize>(name: &str, value: &T) -> Result<Vec<u8>, WorldError> {
+    postcard::to_stdvec(value).map_err(|source| WorldError::Malformed { name: name.to_owned(), source })
+}
+
+fn decode<T: DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T, WorldError> {
+    postcard::from_bytes(bytes).map_err(|source| WorldError::Malformed { name: name.to_owned(), source })
+}

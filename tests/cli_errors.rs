@@ -1,0 +1,173 @@
+//! Wrong input gets a clear error and an exit code, before anything is run.
+
+mod harness;
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+
+use harness::{Outcome, command, run, spmd_run};
+use spmd_run::dtype::DType;
+use spmd_run::host_array::{HostArray, npz};
+use tempfile::TempDir;
+
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Files {
+        Files(tempfile::tempdir().expect("a temporary folder"))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn with(&self, name: &str, contents: impl AsRef<[u8]>) -> String {
+        let path = self.path(name);
+        std::fs::write(&path, contents).expect("a file in a temporary folder");
+        path.display().to_string()
+    }
+
+    fn npz(&self, name: &str, arrays: &[(&str, HostArray)]) -> String {
+        let path = self.path(name);
+        let arrays = arrays.iter().map(|(name, array)| ((*name).to_owned(), array));
+        npz::write_npz(&path, arrays).expect("an npz in a temporary folder");
+        path.display().to_string()
+    }
+
+    /// What a command printed to standard error, without the temporary folder's name.
+    fn stderr(&self, outcome: &Outcome) -> String {
+        outcome.stderr.replace(&format!("{}/", self.0.path().display()), "")
+    }
+}
+
+const ADD: &str = "HloModule add\n\nENTRY main {\n  x = f32[4] parameter(0)\n  y = f32[4] parameter(1)\n  ROOT sum = f32[4] add(x, y)\n}\n";
+
+fn floats(len: usize) -> HostArray {
+    HostArray::zeros(DType::F32, &[len]).expect("a small array")
+}
+
+/// Checks the exit code, that standard output is empty, and all of the message's parts.
+#[track_caller]
+fn fails(files: &Files, outcome: &Outcome, code: i32, parts: &[&str]) {
+    let stderr = files.stderr(outcome);
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(code), ""), "{stderr}");
+    for part in parts {
+        assert!(stderr.contains(part), "no {part:?} in:\n{stderr}");
+    }
+}
+
+#[test]
+fn files_that_are_no_programs() {
+    let files = Files::new();
+    let missing = files.path("nope.hlo").display().to_string();
+    fails(&files, &spmd_run([&missing]), 1, &["nope.hlo: No such file"]);
+    fails(&files, &spmd_run([&files.with("empty.hlo", "")]), 1, &["empty.hlo", "empty"]);
+    let garbage: Vec<u8> = (0..4096u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    fails(&files, &spmd_run([&files.with("garbage.hlo", garbage)]), 1, &["garbage.hlo"]);
+    fails(&files, &spmd_run([&files.with("cut.hlo", &ADD[..ADD.len() - 20])]), 1, &["cut.hlo:6:"]);
+}
+
+#[test]
+fn programs_with_mistakes_are_shown_with_the_place() {
+    let files = Files::new();
+    let with = |from: &str, to: &str| files.with("wrong.hlo", ADD.replace(from, to));
+    fails(&files, &spmd_run([with("add(x", "ad(x")]), 1, &["wrong.hlo:6:", "ad", "^"]);
+    fails(&files, &spmd_run([with("add(x, y)", "add(x, z)")]), 1, &["wrong.hlo:6:", "z", "^"]);
+    fails(&files, &spmd_run([with("add(x, y)", "call(x, y), to_apply=nope")]), 1, &["wrong.hlo:6:", "nope", "^"]);
+    fails(&files, &spmd_run([with("y = f32[4]", "y = f32[5]")]), 1, &["wrong.hlo", "sum"]);
+    let reduced = "add(x, y)\n}\n";
+    let groups = files.with(
+        "groups.hlo",
+        format!(
+            "HloModule g, replica_count=2\n\nadd {{\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b)\n}}\n{}",
+            &ADD[14..].replace(reduced, "all-reduce(x), replica_groups={{0,2}}, to_apply=add\n}\n")
+        ),
+    );
+    fails(&files, &spmd_run(["-n", "2", &groups]), 1, &["groups.hlo", "sum", "2"]);
+}
+
+#[test]
+fn devices_that_do_not_match_the_program() {
+    let files = Files::new();
+    let outcome = spmd_run(["-n", "4", "--devices-per-process", "1", "hlo/dp_tp_mlp_step.hlo"]);
+    let message = "the program needs 8 devices (1 replica × 8 partitions), the global view has 4: try -n 4 \
+                   --devices-per-process 2";
+    fails(&files, &outcome, 1, &[message]);
+    fails(
+        &files,
+        &spmd_run(["-n", "3", "hlo/dp_tp_mlp_step.hlo"]),
+        1,
+        &["3 processes cannot share evenly", "try -n 2"],
+    );
+}
+
+#[test]
+fn arguments_that_do_not_match_the_program() {
+    let files = Files::new();
+    let program = files.with("add.hlo", ADD);
+    let input =
+        |arrays: &[(&str, HostArray)]| spmd_run([program.as_str(), "--input", files.npz("in.npz", arrays).as_str()]);
+    fails(&files, &input(&[("arg0", floats(4))]), 1, &["takes 2 arguments", "arg1 (f32[4])", "--fill"]);
+    let three = [("arg0", floats(4)), ("arg1", floats(4)), ("arg2", floats(4))];
+    fails(&files, &input(&three), 1, &["in.npz: 'arg2' is not an argument", "arg0 to arg1"]);
+    fails(&files, &input(&[("arg0", floats(4)), ("arg1", floats(5))]), 1, &["in.npz: arg1", "f32[5]", "f32[4]"]);
+    let ints = HostArray::zeros(DType::S32, &[4]).expect("a small array");
+    fails(&files, &input(&[("arg0", floats(4)), ("arg1", ints)]), 1, &["in.npz: arg1", "s32", "f32"]);
+    let not_npz = files.with("text.npz", "no zip");
+    fails(&files, &spmd_run([&program, "--input", &not_npz]), 1, &["text.npz"]);
+    let several = ["-n", "2", &program, "--input", &files.npz("in.npz", &[("arg0", floats(4))])];
+    let outcome = spmd_run(several);
+    fails(&files, &outcome, 1, &["takes 2 arguments"]);
+    assert_eq!(outcome.stderr.matches("takes 2 arguments").count(), 1, "{}", outcome.stderr);
+}
+
+#[test]
+fn results_that_are_not_as_expected() {
+    let files = Files::new();
+    let program = files.with("add.hlo", ADD);
+    let expect = files.npz("out.npz", &[("out0", floats(4))]);
+    let outcome = spmd_run([&program, "--fill", "ones", "--expect", &expect]);
+    assert_eq!(outcome.code, Some(1));
+    assert!(outcome.stdout.contains("out0: "), "{}", outcome.stdout);
+}
+
+#[test]
+fn plugins_that_are_missing_or_none() {
+    let files = Files::new();
+    let program = files.with("add.hlo", ADD);
+    let text = files.with("plugin.so", "not an ELF file");
+    fails(&files, &spmd_run(["--plugin", &text, &program]), 1, &["--plugin: ", "plugin.so"]);
+    fails(&files, &spmd_run(["--plugin", "cpuu", &program]), 1, &["unknown plugin 'cpuu'", "did you mean 'cpu'?"]);
+    let mut nowhere = command([&program]);
+    nowhere.env_remove("PJRT_PLUGIN_LIBRARY_PATH").env("XDG_CACHE_HOME", files.path("cache")).env("PATH", "");
+    let message = ["PJRT_PLUGIN_LIBRARY_PATH", "cache", "Python packages", "spmd-run plugin install cpu"];
+    fails(&files, &run(nowhere), 1, &message);
+    let libc = std::fs::read_to_string("/proc/self/maps").expect("the own mappings");
+    let libc = libc.lines().filter_map(|line| line.split_whitespace().last()).find(|path| path.contains("libc.so"));
+    fails(&files, &spmd_run(["--plugin", libc.expect("libc"), &program]), 1, &["GetPjrtApi"]);
+}
+
+#[test]
+fn wrong_usage() {
+    let files = Files::new();
+    let program = files.with("add.hlo", ADD);
+    fails(&files, &spmd_run(["--repaet", "3", &program]), 2, &["--repaet", "'--repeat'"]);
+    fails(&files, &spmd_run(["--hosts", "a,b", &program]), 2, &["--hosts is not part of this version"]);
+    fails(&files, &spmd_run(["--transport", "shm", &program]), 2, &["--transport shm is not part of this version"]);
+    fails(&files, &spmd_run(["bench", "collectives"]), 2, &["bench is not part of this version"]);
+    fails(&files, &spmd_run(["-n", "0", &program]), 2, &["--processes", "0 is not in 1..=65536"]);
+    fails(&files, &spmd_run(["--fill", "noise", &program]), 2, &["noise", "zeros"]);
+    let mut misspelt = command([&program]);
+    misspelt.env("SPMD_COORDINATR", "x");
+    fails(&files, &run(misspelt), 2, &["SPMD_COORDINATR", "SPMD_COORDINATOR"]);
+}
+
+#[test]
+fn a_coordinator_port_that_is_in_use() {
+    let files = Files::new();
+    let program = files.with("add.hlo", ADD);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address").to_string();
+    let outcome = spmd_run(["-n", "2", "--coordinator", &address, "--process-id", "0", &program]);
+    fails(&files, &outcome, 3, &["cannot listen on", "in use"]);
+}

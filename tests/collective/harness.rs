@@ -1,0 +1,141 @@
+//! Jobs whose processes all live in this one.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use spmd_run::collective::{
+    CollectiveError, CollectiveSpec, Communicator, Input, Limits, Output, ProgramCollectives, World,
+};
+use spmd_run::transport::Transport;
+use spmd_run::transport::tcp::{TcpTransport, connect_mesh};
+
+pub const SECRET: &[u8] = b"the secret of this job";
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub type Outcome = Result<Vec<Vec<u8>>, CollectiveError>;
+
+pub fn listen(processes: usize) -> (Vec<TcpListener>, Vec<SocketAddr>) {
+    let listeners: Vec<TcpListener> = (0..processes).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let addresses = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
+    (listeners, addresses)
+}
+
+/// Connects processes; `addresses_of` says where each looks for the others.
+pub fn connect(listeners: Vec<TcpListener>, addresses_of: impl Fn(usize) -> Vec<SocketAddr>) -> Vec<Arc<TcpTransport>> {
+    let connecting: Vec<_> = listeners
+        .into_iter()
+        .enumerate()
+        .map(|(index, listener)| {
+            let addresses = addresses_of(index);
+            std::thread::spawn(move || connect_mesh(index as u32, listener, &addresses, SECRET, PATIENCE).unwrap())
+        })
+        .collect();
+    connecting.into_iter().map(|thread| Arc::new(thread.join().unwrap())).collect()
+}
+
+/// All processes of a job.
+pub struct Job {
+    pub devices_per_process: Vec<u32>,
+    pub communicators: Vec<Communicator>,
+}
+
+impl Job {
+    pub fn new(devices_per_process: &[u32], timeout: Duration) -> Job {
+        let (listeners, addresses) = listen(devices_per_process.len());
+        if devices_per_process.len() == 1 {
+            return Job::over(devices_per_process, vec![], timeout);
+        }
+        Job::over(devices_per_process, connect(listeners, |_| addresses.clone()), timeout)
+    }
+
+    pub fn over(devices_per_process: &[u32], transports: Vec<Arc<TcpTransport>>, timeout: Duration) -> Job {
+        let mut transports = transports.into_iter();
+        let communicators = (0..devices_per_process.len())
+            .map(|process| {
+                let world = World { process_index: process as u32, devices_per_process: devices_per_process.to_vec() };
+                let transport = transports.next().map(|transport| transport as Arc<dyn Transport>);
+                Communicator::new(world, transport, Limits { timeout }).unwrap()
+            })
+            .collect();
+        Job { devices_per_process: devices_per_process.to_vec(), communicators }
+    }
+
+    pub fn device_count(&self) -> u32 {
+        self.devices_per_process.iter().sum()
+    }
+
+    /// Process and local ordinal of each device.
+    pub fn places(&self) -> Vec<(usize, u32)> {
+        let per_process = self.devices_per_process.iter().enumerate();
+        per_process.flat_map(|(process, &devices)| (0..devices).map(move |local| (process, local))).collect()
+    }
+
+    /// The same program on every process.
+    pub fn program(&self, id: u64, specs: &[CollectiveSpec]) -> Vec<Arc<ProgramCollectives>> {
+        self.communicators.iter().map(|communicator| communicator.program(id, specs.to_vec()).unwrap()).collect()
+    }
+
+    /// Every device runs one instruction on its operands.
+    pub fn run(
+        &self,
+        programs: &[Arc<ProgramCollectives>],
+        run: u64,
+        spec: &CollectiveSpec,
+        operands: &[Vec<Vec<u8>>],
+    ) -> Vec<Outcome> {
+        let places = self.places().into_iter().zip(operands);
+        let pending: Vec<Pending> = places
+            .map(|((process, local), operands)| Pending::enter(&programs[process], run, spec, local, operands.clone()))
+            .collect();
+        pending.into_iter().map(Pending::wait).collect()
+    }
+}
+
+/// A call that owns its buffers.
+pub struct Pending {
+    results: Vec<Vec<u8>>,
+    _operands: Vec<Vec<u8>>,
+    done: mpsc::Receiver<Result<(), CollectiveError>>,
+}
+
+impl Pending {
+    pub fn enter(
+        program: &ProgramCollectives,
+        run: u64,
+        spec: &CollectiveSpec,
+        local_device: u32,
+        operands: Vec<Vec<u8>>,
+    ) -> Pending {
+        let mut results: Vec<Vec<u8>> = spec.results.iter().map(|array| vec![0xa5; array.size().unwrap()]).collect();
+        let (tell, done) = mpsc::channel();
+        // SAFETY: `Pending` keeps the buffers until the call is done (see `wait` and `drop`).
+        let inputs = operands.iter().map(|bytes| unsafe { Input::new(bytes.as_ptr(), bytes.len()) }).collect();
+        // SAFETY: as above.
+        let outputs = results.iter_mut().map(|bytes| unsafe { Output::new(bytes.as_mut_ptr(), bytes.len()) }).collect();
+        program.enter(run, spec.key, local_device, inputs, outputs, move |outcome| {
+            let _ = tell.send(outcome);
+        });
+        Pending { results, _operands: operands, done }
+    }
+
+    pub fn wait(mut self) -> Outcome {
+        let outcome = self.done.recv_timeout(PATIENCE).expect("the collective hangs");
+        outcome.map(|()| std::mem::take(&mut self.results))
+    }
+
+    pub fn error(self) -> String {
+        self.wait().unwrap_err().to_string()
+    }
+
+    pub fn is_done(&self) -> bool {
+        !matches!(self.done.try_recv(), Err(mpsc::TryRecvError::Empty))
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        // After `wait`, the sender is gone and this returns at once.
+        let _ = self.done.recv_timeout(PATIENCE);
+    }
+}

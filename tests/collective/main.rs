@@ -1,0 +1,7 @@
+//! Collectives between communicators in one process, connected by real TCP connections over loopback.
+
+mod faults;
+mod harness;
+mod independent;
+mod properties;
+mod reference;

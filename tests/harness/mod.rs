@@ -1,0 +1,100 @@
+//! Drives the real `spmd-run` binary.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A run that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Exit code; `None` when a signal ended it.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl Outcome {
+    /// Fails the test with everything that was printed unless the command succeeded.
+    #[track_caller]
+    pub fn success(self, what: &str) -> Outcome {
+        assert_eq!(self.code, Some(0), "{what}\nstdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
+        self
+    }
+}
+
+/// Runs `spmd-run` with these arguments in the repository's root.
+pub fn spmd_run<A: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = A>) -> Outcome {
+    run(command(arguments))
+}
+
+/// `spmd-run` with these arguments, in the repository's root, to be run by [`run`].
+pub fn command<A: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_spmd-run"));
+    command.args(arguments).current_dir(root());
+    command
+}
+
+/// Runs a command to its end; one that hangs fails the test.
+pub fn run(mut command: Command) -> Outcome {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("spmd-run cannot be started");
+    let stdout = collect(child.stdout.take().expect("stdout is piped"));
+    let stderr = collect(child.stderr.take().expect("stderr is piped"));
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("cannot wait for spmd-run") {
+            break status;
+        }
+        if start.elapsed() > LIMIT {
+            child.kill().expect("cannot kill spmd-run");
+            child.wait().expect("cannot wait for spmd-run");
+            panic!("{command:?} hangs\nstderr:\n{}", stderr.join().expect("reader"));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let text = |reader: std::thread::JoinHandle<String>| reader.join().expect("reader");
+    Outcome { code: status.code(), stdout: text(stdout), stderr: text(stderr) }
+}
+
+fn collect(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).expect("cannot read a pipe");
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// The repository's root.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The real public programs beside the repository, where they are.
+#[allow(dead_code, reason = "not every test uses the corpus")]
+pub fn corpus() -> Option<PathBuf> {
+    let corpus = root().join("../shared/corpus");
+    if corpus.join("MANIFEST.tsv").exists() {
+        return Some(corpus);
+    }
+    eprintln!("skipped: no corpus at {}", corpus.display());
+    None
+}
+
+/// Rows of a table with a header line, as (column name → value) lookups.
+#[allow(dead_code, reason = "not every test reads a table")]
+pub fn tsv(path: &Path) -> Vec<std::collections::HashMap<String, String>> {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut lines = text.lines();
+    let names: Vec<String> = lines.next().expect("a header").split('\t').map(str::to_owned).collect();
+    lines.map(|line| names.iter().cloned().zip(line.split('\t').map(str::to_owned)).collect()).collect()
+}

@@ -1,0 +1,31 @@
+//! Every module of the corpus loads, prints and verifies, and the printed text is the same module.
+
+mod harness;
+
+use buffa::Message;
+use harness::{corpus, tsv};
+use spmd_run::hlo::{self, HloModule, Program};
+
+fn load(bytes: &[u8], name: &str) -> HloModule {
+    match hlo::load(bytes, name).unwrap_or_else(|error| panic!("{error}")) {
+        Program::Hlo(module) => module,
+        Program::Mlir(_) => panic!("{name} was taken for MLIR"),
+    }
+}
+
+#[test]
+fn print_and_parse_are_inverse() {
+    let Some(corpus) = corpus() else { return };
+    for row in tsv(&corpus.join("MANIFEST.tsv")).iter().filter(|row| row["format"] == "hlo_text") {
+        let file = &row["file"];
+        let module = load(&std::fs::read(corpus.join(file)).unwrap(), file);
+        let printed = hlo::print(&module);
+        let again = load(printed.as_bytes(), file);
+        // As bytes, because NaNs do not equal themselves.
+        assert!(module.proto.encode_to_vec() == again.proto.encode_to_vec(), "{file} changes when printed");
+        assert_eq!((&module.config, &module.elided_constants), (&again.config, &again.elided_constants), "{file}");
+        assert_eq!(hlo::print(&again), printed, "{file}");
+        let binary = load(&module.proto.encode_to_vec(), file);
+        assert!(binary.proto.encode_to_vec() == module.proto.encode_to_vec(), "{file} changes in its binary form");
+    }
+}

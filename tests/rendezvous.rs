@@ -1,0 +1,555 @@
+//! The rendezvous with threads as processes, and the strangers that come to its port.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use spmd_run::rendezvous::{Heartbeat, JobToken, JoinError, JoinOptions, Rendezvous, RendezvousError, listen};
+
+/// Long enough for a loaded machine; reaching it means a hang.
+const LONG: Duration = Duration::from_secs(60);
+/// A wait that a test lets run out.
+const SHORT: Duration = Duration::from_secs(1);
+
+struct Job {
+    address: String,
+    listener: Option<TcpListener>,
+    process_count: u32,
+    token: Option<JobToken>,
+}
+
+impl Job {
+    fn new(process_count: u32) -> Self {
+        let listener = listen("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let token = Some(JobToken::random().unwrap());
+        Self { address, listener: Some(listener), process_count, token }
+    }
+
+    fn options(&mut self, process_index: u32, timeout: Duration) -> JoinOptions {
+        JoinOptions {
+            host_coordinator: if process_index == 0 { self.listener.take() } else { None },
+            token: self.token.clone(),
+            host: format!("host-{}", ["a", "b", "c"][process_index as usize % 3]),
+            ..JoinOptions::new(self.address.clone(), process_index, self.process_count, timeout)
+        }
+    }
+
+    /// Runs a function on every process, each on its own thread, and returns the results by process.
+    fn run<R: Send>(mut self, body: impl Fn(Rendezvous) -> R + Sync) -> Vec<R> {
+        let options: Vec<_> = (0..self.process_count).map(|process| self.options(process, LONG)).collect();
+        thread::scope(|scope| {
+            let threads: Vec<_> =
+                options.into_iter().map(|options| scope.spawn(|| body(Rendezvous::join(options).unwrap()))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+}
+
+/// A message without what differs from run to run.
+fn stable(message: impl ToString, job_address: &str) -> String {
+    message.to_string().replace(job_address, "ADDRESS")
+}
+
+/// A message about a wait that ran out, without how long that took on this machine.
+fn after_wait(message: &str) -> String {
+    message.split_once(" at ").unwrap().1.to_owned()
+}
+
+#[test]
+fn processes_share_values_meet_and_leave() {
+    let results = Job::new(4).run(|job| {
+        let me = job.process_index();
+        assert_eq!(job.process_count(), 4);
+        assert_eq!(job.hosts(), ["host-a", "host-b", "host-c", "host-a"]);
+        if me == 2 {
+            job.put("key", b"value").unwrap();
+        }
+        assert_eq!(job.get("key", LONG).unwrap(), b"value");
+        assert_eq!(job.try_get("key").unwrap().unwrap(), b"value");
+        assert_eq!(job.try_get("nothing").unwrap(), None);
+        for round in 0..3 {
+            let mine = vec![me as u8; (me + round) as usize];
+            let all = job.all_gather("sizes", &mine, LONG).unwrap();
+            assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [0, 1, 2, 3].map(|size| size + round as usize));
+            job.barrier("again", LONG).unwrap();
+        }
+        job.shutdown(LONG).unwrap();
+        job.barrier("late", LONG).unwrap_err()
+    });
+    assert_eq!(results, vec![RendezvousError::Left; 4]);
+}
+
+#[test]
+fn a_key_keeps_its_first_value() {
+    let results = Job::new(1).run(|job| {
+        job.put("key", b"one").unwrap();
+        job.put("key", b"one").unwrap();
+        let error = job.put("key", b"two").unwrap_err();
+        assert_eq!(job.get("key", LONG).unwrap(), b"one");
+        job.shutdown(LONG).unwrap();
+        error
+    });
+    insta::assert_snapshot!(results[0], @"key 'key' has another value already");
+}
+
+#[test]
+fn large_values_travel() {
+    let value: Vec<u8> = (0..20_000_000_u32).map(|i| (i % 251) as u8).collect();
+    Job::new(3).run(|job| {
+        if job.process_index() == 0 {
+            job.put("large", &value).unwrap();
+        }
+        assert!(job.get("large", LONG).unwrap() == value);
+        let all = job.all_gather("large", &value[..5_000_000], LONG).unwrap();
+        assert!(all.iter().all(|part| part[..] == value[..5_000_000]));
+        job.shutdown(LONG).unwrap();
+    });
+}
+
+#[test]
+fn waiting_threads_do_not_block_each_other() {
+    Job::new(2).run(|job| {
+        thread::scope(|scope| {
+            for key in 0..20 {
+                let job = &job;
+                scope.spawn(move || {
+                    assert_eq!(job.get(&format!("key {key}"), LONG).unwrap(), [key]);
+                    job.barrier(&format!("barrier {key}"), LONG).unwrap();
+                });
+            }
+            for key in (0..20).rev().filter(|key| key % 2 == job.process_index() as u8) {
+                job.put(&format!("key {key}"), &[key]).unwrap();
+            }
+        });
+        job.shutdown(LONG).unwrap();
+    });
+}
+
+#[test]
+fn sixty_four_processes_join_at_once() {
+    let sums = Job::new(64).run(|job| {
+        let all = job.all_gather("index", &[job.process_index() as u8], LONG).unwrap();
+        job.shutdown(LONG).unwrap();
+        all.concat().iter().map(|index| u32::from(*index)).sum::<u32>()
+    });
+    assert_eq!(sums, vec![63 * 64 / 2; 64]);
+}
+
+#[test]
+fn a_late_process_is_waited_for() {
+    let mut job = Job::new(2);
+    let (first, second) = (job.options(0, LONG), job.options(1, LONG));
+    let early = thread::spawn(move || Rendezvous::join(first).unwrap().shutdown(LONG).unwrap());
+    thread::sleep(Duration::from_millis(300));
+    Rendezvous::join(second).unwrap().shutdown(LONG).unwrap();
+    early.join().unwrap();
+}
+
+#[test]
+fn a_coordinator_that_starts_later_is_waited_for() {
+    let mut job = Job::new(2);
+    let (mut first, second) = (job.options(0, LONG), job.options(1, LONG));
+    drop(first.host_coordinator.take());
+    let early = thread::spawn(move || Rendezvous::join(second).unwrap().shutdown(LONG).unwrap());
+    thread::sleep(Duration::from_millis(300));
+    first.host_coordinator = Some(listen(&job.address).unwrap());
+    Rendezvous::join(first).unwrap().shutdown(LONG).unwrap();
+    early.join().unwrap();
+}
+
+#[test]
+fn missing_processes_are_named_to_everyone() {
+    let mut job = Job::new(4);
+    let (first, second) = (job.options(0, SHORT), job.options(3, LONG));
+    let other = thread::spawn(move || Rendezvous::join(second).unwrap_err());
+    let own = Rendezvous::join(first).unwrap_err();
+    let (own, other) = (own.to_string(), other.join().unwrap().to_string());
+    insta::assert_snapshot!(after_wait(&own), @"the start of the job: missing 2 of 4: process 1, 2");
+    assert!(other.starts_with("process 0 (host-a) gave up: waited "), "{other}");
+    assert_eq!(after_wait(&other), after_wait(&own));
+}
+
+#[test]
+fn barriers_say_who_is_missing_and_where_they_are() {
+    let results = Job::new(4).run(|job| {
+        let deadline = Instant::now() + LONG;
+        let error = match job.process_index() {
+            0 => loop {
+                let error = job.barrier("compiled", SHORT).unwrap_err().to_string();
+                if error.matches("waits at").count() == 3 || Instant::now() > deadline {
+                    job.put("seen", b"").unwrap();
+                    job.barrier("loaded", LONG).unwrap();
+                    job.barrier("after", LONG).unwrap();
+                    break after_wait(&error);
+                }
+            },
+            1 => {
+                job.barrier("loaded", LONG).unwrap();
+                job.barrier("after", LONG).unwrap();
+                String::new()
+            }
+            _ => thread::scope(|scope| {
+                scope.spawn(|| job.barrier("after", LONG).unwrap());
+                job.get("seen", LONG).unwrap();
+                job.barrier("loaded", LONG).unwrap();
+                String::new()
+            }),
+        };
+        job.shutdown(LONG).unwrap();
+        error
+    });
+    insta::assert_snapshot!(results[0], @"barrier 'compiled': missing 3 of 4: process 1 (host-b), 2 (host-c), 3 (host-a); process 1 waits at barrier 'loaded'; process 2 waits at barrier 'after'; process 3 waits at barrier 'after'");
+}
+
+#[test]
+fn a_barrier_can_be_tried_again_after_a_timeout() {
+    Job::new(2).run(|job| {
+        if job.process_index() == 0 {
+            assert!(matches!(job.barrier("b", Duration::from_millis(50)), Err(RendezvousError::TimedOut(_))));
+            job.put("timed out", b"").unwrap();
+        } else {
+            job.get("timed out", LONG).unwrap();
+        }
+        job.barrier("b", LONG).unwrap();
+        job.shutdown(LONG).unwrap();
+    });
+}
+
+#[test]
+fn a_missing_key_is_named() {
+    let results = Job::new(1).run(|job| {
+        let error = job.get("topology/0", SHORT).unwrap_err();
+        job.shutdown(LONG).unwrap();
+        error
+    });
+    insta::assert_snapshot!(results[0], @"waited 1 s for key 'topology/0': no process has put it");
+}
+
+#[test]
+fn a_process_that_has_left_is_not_waited_for() {
+    let results = Job::new(2).run(|job| {
+        if job.process_index() == 1 {
+            job.put("leaving", b"").unwrap();
+            job.shutdown(LONG).unwrap();
+            return None;
+        }
+        job.get("leaving", LONG).unwrap();
+        let error = job.barrier("step", LONG).unwrap_err();
+        job.shutdown(LONG).unwrap();
+        Some(error)
+    });
+    insta::assert_snapshot!(results[0].as_ref().unwrap(), @"barrier 'step' cannot be met: process 1 (host-b) has left the job");
+}
+
+#[test]
+fn processes_that_finish_at_different_times_all_end_well() {
+    for last in 0..3 {
+        Job::new(3).run(|job| {
+            if job.process_index() == last {
+                thread::sleep(Duration::from_millis(200));
+            }
+            job.shutdown(LONG).unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_shutdown_without_the_others_names_them() {
+    let results = Job::new(2).run(|job| {
+        if job.process_index() == 0 {
+            let error = job.shutdown(SHORT).unwrap_err();
+            job.put("told", b"").unwrap();
+            job.shutdown(LONG).unwrap();
+            return Some(error);
+        }
+        job.get("told", LONG).unwrap();
+        job.shutdown(LONG).unwrap();
+        None
+    });
+    let error = results[0].as_ref().unwrap().to_string();
+    insta::assert_snapshot!(after_wait(&error), @"the end of the job: missing 1 of 2: process 1 (host-b)");
+}
+
+#[test]
+fn an_abort_reaches_every_wait_on_every_process_once() {
+    for origin in [0, 2] {
+        let calls = AtomicUsize::new(0);
+        let messages = Job::new(3).run(|job| {
+            let count = Arc::new(AtomicUsize::new(0));
+            let counted = count.clone();
+            job.on_abort(move |abort| {
+                assert_eq!(abort.process_index, Some(origin));
+                counted.fetch_add(1, Ordering::SeqCst);
+            });
+            job.barrier("ready", LONG).unwrap();
+            let error = if job.process_index() == origin {
+                job.abort("program.hlo:3:1: no such thing");
+                job.abort("again");
+                job.barrier("never", LONG).unwrap_err()
+            } else {
+                thread::scope(|scope| {
+                    let others = [
+                        scope.spawn(|| job.get("never", LONG).unwrap_err()),
+                        scope.spawn(|| job.all_gather("never", b"", LONG).unwrap_err()),
+                    ];
+                    let error = job.barrier("never", LONG).unwrap_err();
+                    for other in others {
+                        assert_eq!(other.join().unwrap().to_string(), error.to_string());
+                    }
+                    error
+                })
+            };
+            let counted = count.clone();
+            job.on_abort(move |_| {
+                counted.fetch_add(1, Ordering::SeqCst);
+            });
+            // Waits end before the callbacks have run; leaving waits for them.
+            drop(job);
+            calls.fetch_add(count.load(Ordering::SeqCst), Ordering::SeqCst);
+            error.to_string()
+        });
+        assert_eq!(calls.into_inner(), 6, "each process's two callbacks run once");
+        let host = ["host-a", "", "host-c"][origin as usize];
+        assert_eq!(
+            messages,
+            vec![format!("process {origin} ({host}) failed: program.hlo:3:1: no such thing"); 3],
+            "origin {origin}"
+        );
+    }
+}
+
+#[test]
+fn a_process_that_drops_out_stops_the_others() {
+    let messages = Job::new(3).run(|job| {
+        if job.process_index() == 1 {
+            job.barrier("ready", LONG).unwrap();
+            return String::new();
+        }
+        job.barrier("ready", LONG).unwrap();
+        job.barrier("never", LONG).unwrap_err().to_string()
+    });
+    let expected = "process 1 (host-b) failed: it ended before the job was done";
+    assert_eq!(messages, [expected, "", expected]);
+}
+
+#[test]
+fn when_process_0_drops_out_the_others_learn_why() {
+    let messages = Job::new(3).run(|job| {
+        job.barrier("ready", LONG).unwrap();
+        if job.process_index() == 0 {
+            return String::new();
+        }
+        job.barrier("never", LONG).unwrap_err().to_string()
+    });
+    let expected = "process 0 (host-a) failed: it ended before the job was done";
+    assert_eq!(messages, ["", expected, expected]);
+}
+
+/// A relay between a process and the coordinator, which can fall silent or cut the connection.
+fn relay(to: String) -> (String, Arc<AtomicUsize>, mpsc::Receiver<(TcpStream, TcpStream)>) {
+    let listener = listen("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let silent = Arc::new(AtomicUsize::new(0));
+    let (sender, streams) = mpsc::channel();
+    let is_silent = silent.clone();
+    thread::spawn(move || {
+        let (near, _) = listener.accept().unwrap();
+        let far = TcpStream::connect(to).unwrap();
+        sender.send((near.try_clone().unwrap(), far.try_clone().unwrap())).unwrap();
+        for (mut from, mut to) in [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)] {
+            let is_silent = is_silent.clone();
+            thread::spawn(move || {
+                let mut chunk = [0; 4096];
+                while let Ok(count) = from.read(&mut chunk) {
+                    if count == 0 || (is_silent.load(Ordering::SeqCst) == 0 && to.write_all(&chunk[..count]).is_err()) {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    (address, silent, streams)
+}
+
+#[test]
+fn a_cut_connection_and_a_silent_process_are_named_on_both_sides() {
+    for cut in [true, false] {
+        let mut job = Job::new(2);
+        let (mut first, mut second) = (job.options(0, LONG), job.options(1, LONG));
+        first.heartbeat = Heartbeat { interval: Duration::from_millis(50), limit: Duration::from_millis(600) };
+        let (address, silent, streams) = relay(job.address.clone());
+        second.coordinator = address.clone();
+        let other = thread::spawn(move || {
+            let job = Rendezvous::join(second).unwrap();
+            let _ = job.put("waiting", b"");
+            job.barrier("never", LONG).unwrap_err()
+        });
+        let host = Rendezvous::join(first).unwrap();
+        host.get("waiting", LONG).unwrap();
+        if cut {
+            let (near, far) = streams.recv().unwrap();
+            near.shutdown(Shutdown::Both).unwrap();
+            far.shutdown(Shutdown::Both).unwrap();
+        } else {
+            silent.store(1, Ordering::SeqCst);
+        }
+        let here = host.barrier("neither", LONG).unwrap_err().to_string();
+        let there = stable(other.join().unwrap(), &address);
+        if cut {
+            insta::assert_snapshot!(here, @"process 1 (host-b) died: its connection closed without a goodbye");
+            insta::assert_snapshot!(there, @"lost the coordinator at ADDRESS (in process 0): its connection closed");
+        } else {
+            insta::assert_snapshot!(here, @"process 1 (host-b) died: no heartbeat for 600 ms");
+            insta::assert_snapshot!(there, @"lost the coordinator at ADDRESS (in process 0): no heartbeat for 600 ms");
+        }
+    }
+}
+
+#[test]
+fn wrong_members_are_refused_and_the_right_ones_still_meet() {
+    let mut job = Job::new(3);
+    let address = job.address.clone();
+    let (first, second, third) = (job.options(0, LONG), job.options(1, LONG), job.options(2, LONG));
+    let members =
+        [first, second].map(|options| thread::spawn(|| Rendezvous::join(options).unwrap().shutdown(LONG).unwrap()));
+
+    let mut refused = |change: &dyn Fn(&mut JoinOptions)| {
+        let mut options = job.options(2, LONG);
+        change(&mut options);
+        stable(Rendezvous::join(options).unwrap_err(), &address)
+    };
+    let token = refused(&|options| options.token = Some(JobToken::random().unwrap()));
+    insta::assert_snapshot!(token, @"the coordinator at ADDRESS has another job token: SPMD_JOB_TOKEN must be the same for every process of a job");
+    let token = refused(&|options| options.token = None);
+    insta::assert_snapshot!(token, @"the coordinator at ADDRESS has another job token: this process has none, set SPMD_JOB_TOKEN to the one of the job");
+    let count = refused(&|options| options.process_count = 8);
+    insta::assert_snapshot!(count, @"this job has 3 processes, process 2 was started with -n 8");
+    let version = refused(&|options| options.version = "9.9.9".into());
+    insta::assert_snapshot!(version, @"process 2 (host-c) runs spmd-run 9.9.9, the coordinator 0.1.0: use the same version on every host");
+    // Process 1 may still be on its way, and the first to come is the one who has the index.
+    let deadline = Instant::now() + LONG;
+    let twice = loop {
+        let mut options = job.options(1, Duration::from_millis(500));
+        options.process_count = 3;
+        options.host = "host-x".into();
+        match Rendezvous::join(options).unwrap_err() {
+            JoinError::Refused(reason) => break reason,
+            other => assert!(Instant::now() < deadline, "{other}"),
+        }
+    };
+    assert!(twice.starts_with("process 1 has joined already (from host-b, 127.0.0.1:"), "{twice}");
+
+    Rendezvous::join(third).unwrap().shutdown(LONG).unwrap();
+    for member in members {
+        member.join().unwrap();
+    }
+}
+
+#[test]
+fn strangers_do_no_harm() {
+    let mut job = Job::new(2);
+    let (first, second) = (job.options(0, LONG), job.options(1, LONG));
+    let early = thread::spawn(move || Rendezvous::join(first).unwrap().shutdown(LONG).unwrap());
+
+    let mut idle: Vec<_> = (0..400).map(|_| TcpStream::connect(&job.address).unwrap()).collect();
+    let mut http = TcpStream::connect(&job.address).unwrap();
+    http.write_all(b"GET / HTTP/1.1\r\nHost: a-name-that-fills-the-hello\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    let _ = http.read_to_end(&mut answer);
+    assert_eq!(answer, b"", "a stranger learns nothing");
+    let mut zeros = TcpStream::connect(&job.address).unwrap();
+    let _ = zeros.write_all(&vec![0; 1 << 20]);
+    for stream in idle.iter_mut().step_by(7) {
+        let _ = stream.write_all(b"spmd");
+    }
+
+    Rendezvous::join(second).unwrap().shutdown(LONG).unwrap();
+    early.join().unwrap();
+}
+
+#[test]
+fn a_port_where_nobody_listens_is_named() {
+    let mut job = Job::new(2);
+    let mut options = job.options(1, Duration::from_millis(200));
+    drop(job.listener.take());
+    let error = Rendezvous::join(options).unwrap_err();
+    insta::assert_snapshot!(stable(error, &job.address), @"cannot reach ADDRESS: connection refused (tried for 200 ms)");
+
+    options = job.options(1, Duration::from_secs(3));
+    let address = job.address.replace("127.0.0.1", "localhost");
+    options.coordinator = address.clone();
+    let error = stable(stable(Rendezvous::join(options).unwrap_err(), &address), &job.address);
+    assert!(error.starts_with("cannot reach ADDRESS ("), "{error}");
+}
+
+#[test]
+fn an_unknown_host_is_named() {
+    let mut job = Job::new(2);
+    let mut options = job.options(1, Duration::from_millis(300));
+    options.coordinator = "no-such-host.invalid:4000".into();
+    let error = Rendezvous::join(options).unwrap_err().to_string();
+    assert!(error.starts_with("cannot find the coordinator's host 'no-such-host.invalid': "), "{error}");
+    for wrong in ["no-port", "host:", "host:65536", ":1", ""] {
+        let mut options = job.options(1, LONG);
+        options.coordinator = wrong.into();
+        let error = Rendezvous::join(options).unwrap_err().to_string();
+        assert_eq!(error, format!("the coordinator's address '{wrong}' is not HOST:PORT"));
+    }
+}
+
+#[test]
+fn another_server_is_not_taken_for_a_coordinator() {
+    let listener = listen("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+        stream
+    });
+    let error = Rendezvous::join(JoinOptions::new(address.clone(), 1, 2, LONG)).unwrap_err();
+    insta::assert_snapshot!(stable(error, &address), @"ADDRESS is not a coordinator of spmd-run: another program listens there");
+    drop(server.join().unwrap());
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_not_waited_for_too_long() {
+    let listener = listen("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let error = Rendezvous::join(JoinOptions::new(address.clone(), 1, 2, Duration::from_millis(300))).unwrap_err();
+    insta::assert_snapshot!(stable(error, &address), @"cannot reach ADDRESS: it accepts connections but does not answer (tried for 300 ms)");
+}
+
+#[test]
+fn without_a_token_only_loopback_is_allowed() {
+    let listener = listen("0.0.0.0:0").unwrap();
+    let options = JoinOptions { host_coordinator: Some(listener), ..JoinOptions::new("0.0.0.0:4000", 0, 2, SHORT) };
+    let error = Rendezvous::join(options).unwrap_err();
+    insta::assert_snapshot!(error, @"the coordinator 0.0.0.0:4000 can be reached from other machines and this job has no token: set SPMD_JOB_TOKEN to the same secret for every process, or use a loopback address");
+    let error = Rendezvous::join(JoinOptions::new("192.0.2.1:4000", 1, 2, LONG)).unwrap_err();
+    assert!(matches!(error, JoinError::TokenNeeded(_)));
+    let mut job = Job::new(2);
+    job.token = None;
+    job.run(|job| job.shutdown(LONG).unwrap());
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = listen("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    insta::assert_snapshot!(stable(listen(&address).unwrap_err(), &address), @"cannot listen on ADDRESS: the port is in use, perhaps by another job: stop that one or choose another port");
+    insta::assert_snapshot!(listen("192.0.2.1:4000").unwrap_err(), @"cannot listen on 192.0.2.1:4000: this is not an address of this machine: process 0 hosts the coordinator and must run there");
+}
+
+#[test]
+fn contradictory_options_are_refused() {
+    let error = Rendezvous::join(JoinOptions::new("127.0.0.1:1", 2, 2, LONG)).unwrap_err();
+    insta::assert_snapshot!(error, @"there is no process 2 among 2: process indices start at 0");
+    let mut job = Job::new(2);
+    let mut options = job.options(1, LONG);
+    options.host_coordinator = job.listener.take();
+    insta::assert_snapshot!(Rendezvous::join(options).unwrap_err(), @"process 1 cannot host the coordinator, only process 0 can");
+}
