@@ -48,6 +48,7 @@ pub struct ModuleConfig {
 }
 
 /// A program as it was loaded.
+#[allow(clippy::large_enum_variant, reason = "there are never many of them, and they are not moved much")]
 #[derive(Clone, Debug)]
 pub enum Program {
     /// An HLO module.
