@@ -48,6 +48,7 @@ pub struct ModuleConfig {
 
 /// A program as it was loaded.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "a process holds one or two")]
 pub enum Program {
     /// An HLO module.
     Hlo(HloModule),
