@@ -7,8 +7,7 @@ use crate::hlo;
 fn lowered(text: &str, replicas: i64, partitions: i64, devices_per_process: &[u32]) -> Result<Lowered, Error> {
     let module = hlo::parse(text, "test.hlo").unwrap_or_else(|error| panic!("{error}"));
     hlo::verify(&module, replicas, partitions).unwrap_or_else(|error| panic!("{error}"));
-    let lowered =
-        lower(&module, &Layout { replicas, partitions, devices_per_process: devices_per_process.to_vec() })?;
+    let lowered = lower(&module, &Layout { replicas, partitions, devices_per_process: devices_per_process.to_vec() })?;
     let printed = hlo::print(&lowered.module);
     let local_devices = i64::from(devices_per_process[0]);
     hlo::verify(&lowered.module, local_devices, 1).unwrap_or_else(|error| panic!("{error}\n{printed}"));
