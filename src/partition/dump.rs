@@ -28,7 +28,7 @@ impl Dump {
         let devices = options.num_replicas.saturating_mul(options.num_partitions);
         let client = plugin.create_client(&[("cpu_device_count".to_owned(), devices.into())], None)?;
         let program = Program { code, format: *format };
-        let error = client.compile(&program, &options.encode()).err();
+        let error = plugin.without_code_generation(|| client.compile(&program, &options.encode())).err();
         Ok(Dump { directory, plugin: plugin.path().to_owned(), error })
     }
 

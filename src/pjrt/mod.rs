@@ -16,6 +16,7 @@ mod key_value;
 mod layout;
 mod options;
 mod plugin;
+mod transform;
 mod value;
 
 pub use buffer::Buffer;

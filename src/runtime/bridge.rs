@@ -7,11 +7,12 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use crate::collective::{CollectiveError, Input, Output, ProgramCollectives};
 use crate::dtype::DType;
 use crate::lower::{COLLECTIVE_TARGET, LOGICAL_ID_TARGET};
-use crate::pjrt::{self, Attr, BufferRef, CallFrame, ErrorCode, FfiError, Outcome, Plugin};
+use crate::pjrt::{self, Attr, BufferRef, CallFrame, CompileOptions, ErrorCode, FfiError, Outcome, Plugin, Value};
 
 /// The platform under which CPU plugins look for custom calls.
 const PLATFORM: &str = "Host";
@@ -79,6 +80,24 @@ pub fn register(plugin: &Plugin) -> pjrt::Result<()> {
     ffi.register(LOGICAL_ID_TARGET, PLATFORM, logical_id)?;
     registered.insert(plugin.path().to_owned());
     Ok(())
+}
+
+/// How a lowered program is compiled for the devices of one process.
+///
+/// XLA ends the whole process when one of its own collectives, between local devices, waits for longer than 40 seconds.
+/// A device may well be late that much because of another process, so XLA waits for as long as we do, and then some.
+pub fn compile_options(devices_per_process: u32, limit: Duration) -> CompileOptions {
+    let seconds = |limit: Duration| {
+        Value::Int(i64::try_from(limit.as_secs()).map_or(i32::MAX.into(), |seconds| seconds.min(i32::MAX.into())))
+    };
+    CompileOptions {
+        num_replicas: devices_per_process.into(),
+        env_overrides: vec![
+            ("xla_cpu_collective_call_warn_stuck_timeout_seconds".to_owned(), seconds(limit)),
+            ("xla_cpu_collective_call_terminate_timeout_seconds".to_owned(), seconds(limit.saturating_mul(2))),
+        ],
+        ..CompileOptions::default()
+    }
 }
 
 fn collective(frame: &CallFrame<'_>) -> Outcome {

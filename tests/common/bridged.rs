@@ -104,7 +104,7 @@ impl Case {
             let limits = Limits { timeout: Duration::from_secs(60) };
             let communicator = Communicator::new(world, transport, limits).unwrap();
             let collectives = communicator.program(1, lowered.collectives.clone()).unwrap();
-            let options = CompileOptions { num_replicas: local as i64, ..CompileOptions::default() };
+            let options = bridge::compile_options(local as u32, limits.timeout);
             let program = Program { code: &code, format: ProgramFormat::Hlo };
             let executable = client.compile(&program, &options.encode()).unwrap();
             let mut results = Vec::new();

@@ -228,6 +228,7 @@ pub type KeyValueCallback<A> = unsafe extern "C" fn(*mut A) -> *mut Error;
 pub type OnReadyCallback = unsafe extern "C" fn(*mut Error, *mut c_void);
 
 pub const EXTENSION_FFI: c_int = 5;
+pub const EXTENSION_XLA_TRANSFORM: c_int = 24;
 
 /// The names of the extension types, at their numbers.
 pub const EXTENSION_NAMES: [&str; 25] = [
@@ -275,4 +276,60 @@ pub struct RegisterHandlerArgs {
     pub platform_name: *const c_char,
     pub platform_name_size: usize,
     pub traits: c_int,
+}
+
+#[repr(C)]
+pub struct XlaTransformExtension {
+    pub base: ExtensionBase,
+    pub register: Option<unsafe extern "C" fn(*mut RegisterTransformArgs) -> *mut Error>,
+    pub clear: Option<unsafe extern "C" fn(*mut ClearTransformArgs) -> *mut Error>,
+}
+
+/// The end of XLA's passes, before instructions are scheduled and code is generated.
+pub const TRANSFORM_BEFORE_SCHEDULING: c_int = 0;
+
+#[repr(C)]
+pub struct RegisterTransformArgs {
+    pub struct_size: usize,
+    pub name: *const c_char,
+    pub name_size: usize,
+    pub stage: c_int,
+    pub callbacks: *const TransformCallbacks,
+}
+
+#[repr(C)]
+pub struct ClearTransformArgs {
+    pub struct_size: usize,
+    pub stage: c_int,
+    pub name: *const c_char,
+    pub name_size: usize,
+    pub callbacks: *const TransformCallbacks,
+    pub cleared: bool,
+}
+
+#[repr(C)]
+pub struct TransformCallbacks {
+    pub version: i64,
+    pub dtor: Option<unsafe extern "C" fn(*mut TransformCallbacks)>,
+    pub transform: unsafe extern "C" fn(*mut TransformCallbacks, *mut TransformArgs),
+}
+
+#[repr(C)]
+pub struct TransformText {
+    pub data: *const c_char,
+    pub size: usize,
+}
+
+#[repr(C)]
+pub struct TransformArgs {
+    pub struct_size: usize,
+    pub api_version: i64,
+    pub data: *mut c_void,
+    pub cleanup: Option<unsafe extern "C" fn(*mut c_void)>,
+    pub has_error: bool,
+    pub code: c_int,
+    pub error_message: TransformText,
+    pub hlo_module: TransformText,
+    pub transformed_hlo_module: TransformText,
+    pub changed: bool,
 }
