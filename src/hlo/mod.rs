@@ -50,7 +50,6 @@ pub struct ModuleConfig {
 /// A program as it was loaded.
 #[allow(clippy::large_enum_variant, reason = "there are never many of them, and they are not moved much")]
 #[derive(Clone, Debug)]
-#[allow(clippy::large_enum_variant, reason = "a process has one of them")]
 pub enum Program {
     /// An HLO module.
     Hlo(HloModule),
