@@ -92,9 +92,11 @@ impl<'a> Executable<'a> {
     /// Compiles a program for all devices of the job. Process 0 gives the program.
     pub fn compile(runtime: &'a Runtime, plan: Plan, mut program: Option<Program>) -> Result<Self, RuntimeError> {
         let id = runtime.next_program();
+        let start = Instant::now();
         let prepared = runtime.world.from_first(&format!("program/{id}"), || {
             prepare(runtime, plan, program.as_mut().ok_or(RuntimeError::NoProgram)?)
         })?;
+        let prepared_after = start.elapsed();
         let (code, format, options) = match (&prepared.module, &program) {
             (PreparedModule::Whole, Some(program)) => {
                 let (code, format) = match program {
@@ -116,6 +118,10 @@ impl<'a> Executable<'a> {
         }
         let mut loaded = runtime.client.compile(&pjrt::Program { code: &code, format }, &options.encode())?;
         runtime.world.barrier(&format!("compiled/{id}"))?;
+        tracing::debug!(
+            "prepared in {prepared_after:?}, compiled everywhere {:?} later",
+            start.elapsed() - prepared_after
+        );
         let parameters: Vec<GlobalArray> =
             prepared.parameters.into_iter().map(PreparedArray::decode).collect::<Result<_, _>>()?;
         let shards: Vec<Vec<i64>> = parameters

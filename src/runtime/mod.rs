@@ -12,6 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use crate::collective::{Communicator, Limits, World as Devices};
 use crate::pjrt::{Client, Plugin, Value};
@@ -59,6 +60,7 @@ impl Runtime {
         devices_per_process: u32,
         data_plane: DataPlaneOptions,
     ) -> Result<Runtime, RuntimeError> {
+        let start = Instant::now();
         let plugin = Plugin::load(plugin)?;
         let client = create_client(&plugin, devices_per_process)?;
         let listener = match world.process_count() {
@@ -82,6 +84,12 @@ impl Runtime {
                 communicator.abort(&abort.to_string());
             }
         });
+        tracing::debug!(
+            "opened {} of {} devices in {:?}",
+            topology.device_ids(world.process_index()).len(),
+            topology.device_count(),
+            start.elapsed()
+        );
         Ok(Runtime { world, client, topology, transport, communicator, programs: AtomicU64::new(0) })
     }
 
