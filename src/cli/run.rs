@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
+use serde::{Deserialize, Serialize};
 use spmd_run::hlo::{self, Program};
 use spmd_run::host_array::Fill;
 use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Request, Runtime, RuntimeError, StepTimes, World};
@@ -77,6 +78,16 @@ pub struct Options {
     /// Parse, verify, partition and compile, but do not run
     #[arg(long)]
     check: bool,
+}
+
+/// How a program is run.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct Steps {
+    check: bool,
+    warmup: u32,
+    repeat: u32,
+    /// The global results are wanted.
+    gather: bool,
 }
 
 /// `I=FILE`
@@ -165,14 +176,26 @@ impl Options {
         };
         let plan = Plan::new(&request).map_err(Failure::program)?;
         if let Program::Hlo(module) = program {
-            hlo::verify(module, plan.replicas.into(), plan.partitions.into())
-                .with_context(|| self.program.display().to_string())
-                .map_err(Failure::program)?;
+            let in_file = |error: anyhow::Error| Failure::program(error.context(self.program.display().to_string()));
+            hlo::verify(module, plan.replicas.into(), plan.partitions.into()).map_err(|error| in_file(error.into()))?;
+            if let Some(name) = module.elided_constants.first() {
+                tracing::warn!(
+                    "{}: the text leaves out the values of '{name}', as of {} constants in all: the results mean nothing",
+                    self.program.display(),
+                    module.elided_constants.len()
+                );
+            }
         }
         Ok(plan)
     }
 
-    /// One controller's part. Process 0 brings the plan and the program.
+    /// What all processes must do alike, whatever their own options say.
+    fn steps(&self) -> Steps {
+        let gather = self.output.is_some() || self.expect.is_some() || self.print;
+        Steps { check: self.check, warmup: self.warmup, repeat: self.repeat, gather }
+    }
+
+    /// One controller's part. Process 0 brings the plan and the program, and its options count.
     fn run(
         &self,
         world: World,
@@ -181,12 +204,13 @@ impl Options {
     ) -> Result<ExitCode, Failure> {
         let plugin = plugins::find(self.job.plugin.as_deref())?;
         let (plan, program) = mine.unzip();
-        let plan = world.from_first("plan", || plan.ok_or(RuntimeError::NoProgram))?;
+        let (plan, steps) =
+            world.from_first("plan", || Ok::<_, RuntimeError>((plan.ok_or(RuntimeError::NoProgram)?, self.steps())))?;
         let runtime = Runtime::open(world, &plugin.path, plan.devices_per_process, data_plane)?;
         let executable = Executable::compile(&runtime, plan, program)?;
         let is_first = runtime.world().process_index() == 0;
         let mut report = Report::new(&runtime, &executable, plan, self.job.format);
-        if self.check {
+        if steps.check {
             if is_first {
                 report.print();
             }
@@ -196,13 +220,13 @@ impl Options {
         let arrays = self.inputs(executable.parameters(), plan.replicas as usize)?;
         let mut arguments = executable.load(&arrays)?;
         drop(arrays);
-        executable.run_steps(&mut arguments, self.warmup as usize)?;
-        let (results, seconds) = executable.run_steps(&mut arguments, self.repeat as usize)?;
+        executable.run_steps(&mut arguments, steps.warmup as usize)?;
+        let (results, seconds) = executable.run_steps(&mut arguments, steps.repeat as usize)?;
         report.steps =
             StepTimes::of_slowest(&runtime.world().all_gather("step times", seconds).map_err(RuntimeError::from)?);
 
         let mut matches = true;
-        if self.output.is_some() || self.expect.is_some() || self.print {
+        if steps.gather {
             let arrays = executable.gather(&results)?;
             if is_first {
                 matches = self.deliver(&arrays, plan.replicas as usize, &mut report)?;

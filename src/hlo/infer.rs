@@ -25,8 +25,8 @@ pub(super) fn infer(
     let first = || operand(0);
     let called = || called.ok_or_else(|| "no computation is called".to_owned());
     match opcode.rule {
-        Rule::LikeFirst | Rule::While | Rule::SelectAndScatter => Ok(first()?.clone()),
-        Rule::LikeSecond => Ok(operand(1)?.clone()),
+        Rule::LikeFirst | Rule::Cholesky | Rule::While | Rule::SelectAndScatter => Ok(first()?.clone()),
+        Rule::LikeSecond | Rule::TriangularSolve => Ok(operand(1)?.clone()),
         Rule::Elementwise => elementwise(operands),
         Rule::RealPart => with_type(first()?, real_part(dtype(first()?))),
         Rule::IsFinite => with_type(first()?, Some(DType::Pred)),
@@ -81,8 +81,7 @@ pub(super) fn can_infer(rule: Rule) -> bool {
 }
 
 fn reduce(instruction: &HloInstructionProto, operand: &ShapeProto, called: &ShapeProto) -> Inferred {
-    let removed = distinct(&instruction.dimensions, operand.dimensions.len())?;
-    let kept: Vec<usize> = (0..operand.dimensions.len()).filter(|dim| !removed.contains(dim)).collect();
+    let kept = others(&instruction.dimensions, operand.dimensions.len())?;
     over_results(called, |element| with_dims(element, operand, &kept))
 }
 
@@ -172,12 +171,22 @@ fn tuple_element(shape: &ShapeProto, index: i64) -> Inferred {
 
 /// Dimension numbers as indices, each once and below `rank`.
 pub(super) fn distinct(dims: &[i64], rank: usize) -> Result<Vec<usize>, String> {
-    let mut indices = Vec::with_capacity(dims.len());
-    for &dim in dims {
-        let index = usize::try_from(dim).ok().filter(|index| *index < rank && !indices.contains(index));
-        indices.push(index.ok_or_else(|| format!("dimension {dim} stands there twice or is not below {rank}"))?);
+    let mut seen = vec![false; rank];
+    let index = |&dim: &i64| {
+        let index = usize::try_from(dim).ok().filter(|&index| index < rank);
+        let new = index.filter(|&index| !std::mem::replace(&mut seen[index], true));
+        new.ok_or_else(|| format!("dimension {dim} stands there twice or is not below {rank}"))
+    };
+    dims.iter().map(index).collect()
+}
+
+/// The dimensions below `rank` that are not in `dims`.
+fn others(dims: &[i64], rank: usize) -> Result<Vec<usize>, String> {
+    let mut kept = vec![true; rank];
+    for dim in distinct(dims, rank)? {
+        kept[dim] = false;
     }
-    Ok(indices)
+    Ok((0..rank).filter(|&dim| kept[dim]).collect())
 }
 
 fn element_type(shape: &ShapeProto) -> Result<DType, String> {
@@ -190,10 +199,13 @@ fn concatenate(operands: &[&ShapeProto], dims: &[i64]) -> Inferred {
         return Err("concatenate has one dimension".to_owned());
     };
     for operand in &operands[1..] {
-        let mut expected = result.clone();
+        let alike = (0..).zip(&operand.dimensions).zip(&result.dimensions).all(|((i, a), b)| i == dim || a == b);
+        let same_rank = operand.dimensions.len() == result.dimensions.len();
         let size = *operand.dimensions.get(dim).ok_or("the operands have different ranks")?;
-        expected.dimensions[dim] = size;
-        elementwise(&[&expected, operand])?;
+        if !alike || !same_rank || operand.element_type != result.element_type {
+            result.dimensions[dim] = size;
+            return elementwise(&[&result, operand]);
+        }
         result.dimensions[dim] = result.dimensions[dim].checked_add(size).ok_or("the result is too large")?;
     }
     Ok(result)
@@ -210,10 +222,8 @@ fn transpose(operand: &ShapeProto, dims: &[i64]) -> Inferred {
 fn dot(lhs: &ShapeProto, rhs: &ShapeProto, numbers: &DotDimensionNumbers) -> Inferred {
     let lhs_batch = distinct(&numbers.lhs_batch_dimensions, lhs.dimensions.len())?;
     let free = |shape: &ShapeProto, batch: &[i64], contracting: &[i64]| {
-        let used = distinct(&[batch, contracting].concat(), shape.dimensions.len())?;
-        Ok::<Vec<i64>, String>(
-            (0..shape.dimensions.len()).filter(|dim| !used.contains(dim)).map(|dim| shape.dimensions[dim]).collect(),
-        )
+        let free = others(&[batch, contracting].concat(), shape.dimensions.len())?;
+        Ok::<Vec<i64>, String>(free.into_iter().map(|dim| shape.dimensions[dim]).collect())
     };
     let mut dims: Vec<i64> = lhs_batch.into_iter().map(|dim| lhs.dimensions[dim]).collect();
     dims.extend(free(lhs, &numbers.lhs_batch_dimensions, &numbers.lhs_contracting_dimensions)?);
@@ -270,14 +280,16 @@ fn gather(
     slice_sizes: &[i64],
 ) -> Inferred {
     let dropped = [numbers.collapsed_slice_dims.as_slice(), &numbers.operand_batching_dims].concat();
-    let dropped = distinct(&dropped, slice_sizes.len())?;
-    let mut window = (0..slice_sizes.len()).filter(|dim| !dropped.contains(dim)).map(|dim| slice_sizes[dim]);
-    let mut batch = (0i64..).zip(&indices.dimensions).filter(|&(dim, _)| dim != numbers.index_vector_dim);
-    let rank = slice_sizes.len() - dropped.len() + indices.dimensions.len();
-    let rank = rank - usize::from(numbers.index_vector_dim < indices.dimensions.len() as i64);
-    let offset = distinct(&numbers.offset_dims, rank)?;
-    let dims =
-        (0..rank).map(|dim| if offset.contains(&dim) { window.next() } else { batch.next().map(|(_, &size)| size) });
+    let kept = others(&dropped, slice_sizes.len())?;
+    let mut window = kept.iter().map(|&dim| slice_sizes[dim]);
+    let batch = (0i64..).zip(&indices.dimensions).filter(|&(dim, _)| dim != numbers.index_vector_dim);
+    let batch: Vec<i64> = batch.map(|(_, &size)| size).collect();
+    let mut is_offset = vec![false; kept.len() + batch.len()];
+    for dim in distinct(&numbers.offset_dims, is_offset.len())? {
+        is_offset[dim] = true;
+    }
+    let mut batch = batch.into_iter();
+    let dims = is_offset.into_iter().map(|is_offset| if is_offset { window.next() } else { batch.next() });
     let dims: Vec<i64> = dims.collect::<Option<_>>().ok_or("the offset dimensions do not fit the slice sizes")?;
     Ok(array(element_type(operand)?, &dims))
 }

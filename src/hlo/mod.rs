@@ -1,5 +1,6 @@
 //! HLO modules: the protobuf model, its text form and the checks before a plugin sees it.
 
+mod attr;
 mod dead_code;
 pub mod groups;
 mod infer;
@@ -47,7 +48,9 @@ pub struct ModuleConfig {
 }
 
 /// A program as it was loaded.
+#[allow(clippy::large_enum_variant, reason = "there are never many of them, and they are not moved much")]
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "a process has one of them")]
 pub enum Program {
     /// An HLO module.
     Hlo(HloModule),

@@ -226,7 +226,26 @@ fn every_kind_is_described() {
         ),
         (
             "broadcast",
-            CollectiveBroadcast,
+            CollectivePermute {
+                pairs: [
+                    (
+                        7,
+                        7,
+                    ),
+                    (
+                        7,
+                        0,
+                    ),
+                    (
+                        1,
+                        1,
+                    ),
+                    (
+                        1,
+                        2,
+                    ),
+                ],
+            },
         ),
         (
             "ragged",

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use super::handoff;
 use crate::collective::{CollectiveError, Input, Output, ProgramCollectives};
 use crate::dtype::DType;
 use crate::lower::{COLLECTIVE_TARGET, LOGICAL_ID_TARGET};
@@ -119,7 +118,7 @@ fn enter(frame: &CallFrame<'_>) -> Result<Outcome, FfiError> {
     context.collectives.enter(context.run, key, device, inputs, outputs, move |result| {
         drop(unpacked);
         to_pack.into_iter().flatten().for_each(ToPack::pack);
-        handoff::run(move || completion.complete(result.map_err(to_ffi_error)));
+        completion.complete(result.map_err(to_ffi_error));
     });
     Ok(outcome)
 }

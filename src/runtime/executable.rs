@@ -114,8 +114,15 @@ impl<'a> Executable<'a> {
         if let PreparedModule::Lowered(_) = prepared.module {
             bridge::register(runtime.client.plugin())?;
         }
-        let loaded = runtime.client.compile(&pjrt::Program { code: &code, format }, &options.encode())?;
+        let mut loaded = runtime.client.compile(&pjrt::Program { code: &code, format }, &options.encode())?;
         runtime.world.barrier(&format!("compiled/{id}"))?;
+        let parameters: Vec<GlobalArray> =
+            prepared.parameters.into_iter().map(PreparedArray::decode).collect::<Result<_, _>>()?;
+        let shards: Vec<Vec<i64>> = parameters
+            .iter()
+            .map(|parameter| parameter.sharding.shard_shape(&parameter.dims))
+            .collect::<Result<_, _>>()?;
+        loaded.declare_parameters(parameters.iter().map(|it| it.dtype).zip(shards.iter().map(Vec::as_slice)))?;
         let collectives = match prepared.module {
             PreparedModule::Whole => None,
             PreparedModule::Lowered(_) => Some(runtime.communicator.program(id, prepared.collectives)?),
@@ -137,7 +144,7 @@ impl<'a> Executable<'a> {
             },
             first_device: global_ids.first().copied().unwrap_or(0),
             name: prepared.name,
-            parameters: prepared.parameters.into_iter().map(PreparedArray::decode).collect::<Result<_, _>>()?,
+            parameters,
             results: prepared.results.into_iter().map(PreparedArray::decode).collect::<Result<_, _>>()?,
             donated: prepared.donated,
             loaded,
@@ -260,6 +267,10 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepa
     if let Program::Hlo(module) = program {
         hlo::verify(module, replicas, partitions)?;
         hlo::remove_dead_code(&mut module.proto);
+        let program_shape = module.proto.host_program_shape.get_or_insert_default();
+        // Arguments and results travel row-major, and plugins take the program's word for it.
+        program_shape.parameters.iter_mut().for_each(shape::set_row_major);
+        shape::set_row_major(program_shape.result.get_or_insert_default());
     }
     let partitioned = partition::partition(runtime.client.plugin(), program, replicas, partitions)?;
     let devices_per_process = runtime.topology.devices_per_process();

@@ -4,7 +4,6 @@ mod arrays;
 pub mod bridge;
 mod error;
 mod executable;
-mod handoff;
 mod plan;
 mod topology;
 mod world;

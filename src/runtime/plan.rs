@@ -34,6 +34,7 @@ pub struct Request {
 
 /// A program and a set of devices that do not match.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum PlanError {
     /// A flag contradicts the program.
     #[error("the program says {name}={program}, but {flag} {given} was given: leave the flag out")]

@@ -42,6 +42,7 @@ pub struct Topology {
 
 /// Processes that cannot form one job.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum TopologyError {
     /// They run different software or platforms.
     #[error("processes differ in their {what}, which one job cannot have:\n{table}")]

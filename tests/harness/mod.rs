@@ -1,5 +1,7 @@
 //! Drives the real `spmd-run` binary.
 
+#![allow(dead_code, reason = "no test uses all of it")]
+
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -80,7 +82,6 @@ pub fn root() -> &'static Path {
 }
 
 /// The real public programs beside the repository, where they are.
-#[allow(dead_code, reason = "not every test uses the corpus")]
 pub fn corpus() -> Option<PathBuf> {
     let corpus = root().join("../shared/corpus");
     if corpus.join("MANIFEST.tsv").exists() {
@@ -91,7 +92,6 @@ pub fn corpus() -> Option<PathBuf> {
 }
 
 /// Rows of a table with a header line, as (column name → value) lookups.
-#[allow(dead_code, reason = "not every test reads a table")]
 pub fn tsv(path: &Path) -> Vec<std::collections::HashMap<String, String>> {
     let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut lines = text.lines();

@@ -3,11 +3,12 @@
 use buffa::{EnumValue, Enumeration};
 
 use super::Parser;
+use super::attr::{Attr, AttrSet, COMMON};
 use super::computation::Scope;
 use super::cursor::fail;
 use super::error::{Result, hint, hint_or};
 use super::instruction::Draft;
-use super::opcode::{Attr, AttrSet, COMMON, Opcode};
+use super::opcode::Opcode;
 use super::window::unknown_field;
 use crate::proto::hlo_instruction_proto::OptionalCrossProgramPrefetchIndex;
 use crate::proto::result_accuracy::{Specs, Tolerance};
@@ -16,16 +17,10 @@ use crate::proto::{
 };
 
 impl<'a> Parser<'a> {
-    /// All attributes of an instruction; `outer` are allowed besides the opcode's own. Returns those that were there.
-    pub(super) fn attributes(
-        &mut self,
-        scope: &Scope<'a>,
-        opcode: &'static Opcode,
-        outer: AttrSet,
-        draft: &mut Draft,
-    ) -> Result<AttrSet> {
+    /// All attributes of an instruction; `outer` are allowed besides the opcode's own.
+    pub(super) fn attributes(&mut self, scope: &Scope<'a>, outer: AttrSet, draft: &mut Draft<'a>) -> Result<()> {
+        let opcode = draft.opcode;
         let allowed = opcode.allowed.union(COMMON).union(outer);
-        let mut seen = AttrSet::EMPTY;
         while self.eat(b',') {
             let start = self.pos();
             let name = self.word("an attribute")?;
@@ -34,18 +29,19 @@ impl<'a> Parser<'a> {
                 Some(attr) if allowed.contains(attr) => attr,
                 known => return Err(fail(start, not_allowed(opcode, name, known.is_some(), allowed))),
             };
-            if !seen.insert(attr) {
+            if !draft.seen.insert(attr) {
                 return Err(fail(start, format!("the attribute '{name}' stands there twice")));
             }
-            self.attribute(scope, opcode, attr, draft)?;
+            self.attribute(scope, attr, draft)?;
         }
-        if let Some(missing) = opcode.required.without(seen).names().next() {
-            return Err(fail(draft.start, format!("{} needs the attribute '{missing}'", opcode.name)));
+        match opcode.required.without(draft.seen).names().next() {
+            None => Ok(()),
+            Some(missing) => Err(fail(draft.start, format!("{} needs the attribute '{missing}'", opcode.name))),
         }
-        Ok(seen)
     }
 
-    fn attribute(&mut self, scope: &Scope<'a>, opcode: &'static Opcode, attr: Attr, draft: &mut Draft) -> Result<()> {
+    fn attribute(&mut self, scope: &Scope<'a>, attr: Attr, draft: &mut Draft<'a>) -> Result<()> {
+        let opcode = draft.opcode;
         let proto = &mut draft.proto;
         match attr {
             Attr::Algorithm if opcode.name == "rng-bit-generator" => {
@@ -306,7 +302,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `{kind="sharding", entry={...}, exit={...}}`
-    fn domain(&mut self, draft: &mut Draft) -> Result<()> {
+    fn domain(&mut self, draft: &mut Draft<'a>) -> Result<()> {
         self.for_each_field("domain", |parser, field, at| {
             match field {
                 "kind" if parser.string()? == "sharding" => {}

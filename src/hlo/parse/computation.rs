@@ -17,6 +17,8 @@ pub(super) struct Scope<'a> {
     /// Tuple elements that operands such as `%tuple#0` have asked for.
     elements: Map<(u32, i64), u32>,
     parameter_numbers: Map<i64, ()>,
+    /// Which async-start an asynchronous instruction continues.
+    async_starts: Map<u32, u32>,
     pub(super) root: Option<u32>,
     /// Operands that are not defined become parameters: the text is a lone instruction.
     pub(super) invents_parameters: bool,
@@ -31,13 +33,29 @@ impl<'a> Scope<'a> {
         &self.instructions[index as usize].shape
     }
 
-    /// The shape of an instruction's operand, while the ids are still indices.
+    /// An instruction's operand, while the ids are still indices.
+    pub(super) fn operand(&self, instruction: &HloInstructionProto, operand: usize) -> &HloInstructionProto {
+        &self.instructions[instruction.operand_ids[operand] as usize]
+    }
+
     pub(super) fn operand_shape(&self, instruction: &HloInstructionProto, operand: usize) -> &ShapeProto {
-        &self.instructions[instruction.operand_ids[operand] as usize].shape
+        &self.operand(instruction, operand).shape
     }
 
     pub(super) fn operand_shapes(&self, instruction: &HloInstructionProto) -> Vec<&ShapeProto> {
         (0..instruction.operand_ids.len()).map(|operand| self.operand_shape(instruction, operand)).collect()
+    }
+
+    /// The async-start of the chain that an instruction's first operand belongs to.
+    pub(super) fn async_start(&self, instruction: &HloInstructionProto) -> Option<(u32, &HloInstructionProto)> {
+        let operand = u32::try_from(*instruction.operand_ids.first()?).ok()?;
+        let &start = self.async_starts.get(&operand)?;
+        Some((start, self.instructions.get(start as usize)?))
+    }
+
+    /// Notes that the instruction `index` continues the async-start `start`, or is it.
+    pub(super) fn continue_async(&mut self, index: u32, start: u32) {
+        self.async_starts.insert(index, start);
     }
 
     pub(super) fn unknown_instruction(&self, start: usize, name: &str) -> Failure {
@@ -100,41 +118,6 @@ impl<'a> Scope<'a> {
         let index = self.push(name.into(), instruction);
         self.elements.insert((tuple, element), index);
         Ok(index)
-    }
-
-    /// async-update and async-done continue a chain whose computation and thread are those of its async-start; text may
-    /// repeat them, the protobuf form does not.
-    pub(super) fn check_async(&self, start: usize, instruction: &mut HloInstructionProto) -> Result<()> {
-        let thread = std::mem::take(&mut instruction.async_execution_thread);
-        let calls = std::mem::take(&mut instruction.called_computation_ids);
-        let previous = &self.instructions[instruction.operand_ids[0] as usize];
-        if previous.opcode == "async-done" {
-            return Err(fail(start, "the operation is done already: async-done is the end of its chain"));
-        }
-        let Some(first) = self.async_start(instruction) else {
-            return Ok(());
-        };
-        if !thread.is_empty() && thread != first.async_execution_thread {
-            let message = format!("the operation was started on the thread \"{}\"", first.async_execution_thread);
-            return Err(fail(start, message));
-        }
-        if !calls.is_empty() && calls != first.called_computation_ids {
-            return Err(fail(start, "the operation was started with another computation"));
-        }
-        Ok(())
-    }
-
-    /// The async-start at the beginning of the chain that an async-update or async-done continues.
-    pub(super) fn async_start(&self, instruction: &HloInstructionProto) -> Option<&HloInstructionProto> {
-        let mut operand = *instruction.operand_ids.first()?;
-        loop {
-            let previous = self.instructions.get(operand as usize)?;
-            match previous.opcode.as_str() {
-                "async-start" => return Some(previous),
-                "async-update" => operand = *previous.operand_ids.first()?,
-                _ => return None,
-            }
-        }
     }
 }
 

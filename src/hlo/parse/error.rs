@@ -36,8 +36,15 @@ pub(super) type Result<T> = std::result::Result<T, Failure>;
 /// Characters of a line that are shown on either side of the caret.
 const EXCERPT: usize = 90;
 
+/// Bytes of a message; shapes in it can be long.
+const LONGEST_MESSAGE: usize = 1000;
+
 impl ParseError {
-    pub(super) fn new(file: &str, text: &str, offset: usize, message: String) -> ParseError {
+    pub(super) fn new(file: &str, text: &str, offset: usize, mut message: String) -> ParseError {
+        if message.len() > LONGEST_MESSAGE {
+            message.truncate(floor_char_boundary(&message, LONGEST_MESSAGE));
+            message.push_str("...");
+        }
         let offset = floor_char_boundary(text, offset);
         let line_start = text[..offset].rfind('\n').map_or(0, |newline| newline + 1);
         let line_end = text[offset..].find('\n').map_or(text.len(), |length| offset + length);

@@ -1,8 +1,8 @@
 //! What instructions carry besides their meaning: metadata, frontend attributes, statistics, original values.
 
-use super::Parser;
 use super::cursor::fail;
 use super::error::{Result, hint};
+use super::{Map, Parser};
 use crate::proto::frontend_attributes::MapEntry;
 use crate::proto::{
     FrontendAttributes, OpMetadata, OriginalArrayProto, OriginalValueElementProto, OriginalValueProto, Payload,
@@ -59,20 +59,16 @@ impl<'a> Parser<'a> {
 
     /// `{key="value",other={"json": 1}}`
     pub(super) fn frontend_attributes(&mut self) -> Result<FrontendAttributes> {
-        let mut map: Vec<MapEntry> = Vec::new();
         let entries = self.list(b'{', b'}', "frontend attributes", |parser| {
             let key = parser.word("an attribute name")?.to_owned();
             parser.expect(b'=', "after the attribute name")?;
             let value = if parser.at(b'{') { parser.braces()?.to_owned() } else { parser.string()? };
             Ok(MapEntry { key, value, ..Default::default() })
         })?;
-        for entry in entries {
-            match map.iter_mut().find(|earlier| earlier.key == entry.key) {
-                Some(earlier) => *earlier = entry,
-                None => map.push(entry),
-            }
-        }
-        Ok(FrontendAttributes { map, ..Default::default() })
+        // Of entries with the same key the last one counts.
+        let last: Map<String, usize> = entries.iter().map(|entry| entry.key.clone()).zip(0..).collect();
+        let map = entries.into_iter().zip(0..).filter(|(entry, index)| last[&entry.key] == *index);
+        Ok(FrontendAttributes { map: map.map(|(entry, _)| entry).collect(), ..Default::default() })
     }
 
     /// `{visualizing_index=1,stat-1=33,stat-2=44}`

@@ -1,8 +1,10 @@
 //! HLO text to `HloModuleProto`, as XLA's own parser builds it.
 
+mod asynchronous;
 mod attributes;
 mod computation;
 mod cursor;
+mod defaults;
 mod error;
 mod instruction;
 mod literal;
@@ -21,8 +23,8 @@ use error::Result;
 use foldhash::fast::RandomState;
 use names::UniqueNames;
 
-use super::{HloModule, infer, opcode};
-use crate::proto::{HloComputationProto, HloInstructionProto, ShapeProto};
+use super::{HloModule, attr, infer, opcode};
+use crate::proto::HloComputationProto;
 
 pub use error::ParseError;
 
@@ -44,7 +46,7 @@ pub fn parse(text: &str, file: &str) -> std::result::Result<HloModule, ParseErro
 /// Nesting of tuples, operands and computations that is accepted. Protobuf readers stop at 100 levels.
 const MAX_DEPTH: usize = 64;
 
-/// Shapes that a text may leave out, besides one for every few characters.
+/// Shapes that a text may leave out, besides one for every four characters.
 const COPIES: usize = 1 << 16;
 
 type Map<K, V> = HashMap<K, V, RandomState>;
@@ -63,20 +65,6 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    /// The shape of an instruction whose operands are still indices into `scope`.
-    fn infer(
-        &self,
-        scope: &computation::Scope<'a>,
-        opcode: &opcode::Opcode,
-        instruction: &HloInstructionProto,
-    ) -> std::result::Result<ShapeProto, String> {
-        let called = instruction.called_computation_ids.first();
-        let called = called.map(|&id| &*self.computations[id as usize].program_shape.result);
-        infer::infer(opcode, instruction, &scope.operand_shapes(instruction), called)
-    }
-}
-
-impl<'a> Parser<'a> {
     fn new(text: &'a str) -> Parser<'a> {
         Parser {
             cursor: Cursor::new(text),
@@ -86,13 +74,13 @@ impl<'a> Parser<'a> {
             computation_names: UniqueNames::default(),
             instruction_names: UniqueNames::default(),
             elided: literal::Elided::default(),
-            copies_left: text.len() / 16 + COPIES,
+            copies_left: text.len() / 4 + COPIES,
         }
     }
 
-    /// Accounts for `parts` shapes or shardings that a copy makes without the text spelling them out.
-    fn charge(&mut self, start: usize, parts: usize) -> Result<()> {
-        match self.copies_left.checked_sub(parts) {
+    /// Accounts for a copy of about this many shapes or shardings that the text does not spell out.
+    fn charge(&mut self, start: usize, cost: usize) -> Result<()> {
+        match self.copies_left.checked_sub(cost) {
             Some(left) => {
                 self.copies_left = left;
                 Ok(())

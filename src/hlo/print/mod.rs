@@ -1,6 +1,7 @@
 //! The text form of modules.
 
 mod attributes;
+mod dimensions;
 mod metadata;
 mod names;
 mod sharding;

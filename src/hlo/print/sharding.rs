@@ -8,8 +8,8 @@ use crate::proto::mesh_proto::IotaTransform;
 use crate::proto::named_sharding_proto::{DimensionSharding, ReductionOpProto};
 use crate::proto::op_sharding::{ShardGroupType, Type};
 use crate::proto::{
-    AxisRefProto, HloInstructionProto, HloModuleProto, MeshProto, NamedShardingProto, OpMetadata, OpSharding,
-    ReplicaGroup,
+    AxisRefProto, HloInstructionProto, HloModuleProto, IotaReplicaGroupListProto, MeshProto, NamedShardingProto,
+    OpMetadata, OpSharding, ReplicaGroup,
 };
 
 /// A sharding in braces.
@@ -145,15 +145,20 @@ fn axis_list(axes: &[AxisRefProto], mesh: &MeshProto, separator: &str) -> String
     axes.collect::<Vec<_>>().join(separator)
 }
 
-/// The groups of a collective in whichever of the three forms they have.
+/// The groups of a collective in whichever form they have.
 pub(super) fn replica_groups(instruction: &HloInstructionProto) -> String {
+    let compact = |list: &IotaReplicaGroupListProto| {
+        let iota = iota(&list.iota_reshape_dims, &list.iota_transpose_perm);
+        format!("[{},{}]<={iota}", list.num_replica_groups, list.num_devices_per_group)
+    };
     match &instruction.replica_group_list {
-        None => group_list(&instruction.replica_groups),
-        Some(ReplicaGroupList::CollectiveDeviceList(list)) => group_list(&list.replica_groups),
-        Some(ReplicaGroupList::IotaCollectiveDeviceList(list)) => {
-            let iota = iota(&list.iota_reshape_dims, &list.iota_transpose_perm);
-            format!("[{},{}]<={iota}", list.num_replica_groups, list.num_devices_per_group)
-        }
+        _ if !instruction.replica_groups.is_empty() => group_list(&instruction.replica_groups),
+        None => group_list(&[]),
+        Some(ReplicaGroupList::CollectiveDeviceList(list)) => match list.iota_replica_group_list.as_option() {
+            Some(iota) if list.replica_groups.is_empty() => compact(iota),
+            _ => group_list(&list.replica_groups),
+        },
+        Some(ReplicaGroupList::IotaCollectiveDeviceList(list)) => compact(list),
         Some(ReplicaGroupList::MeshAxesReplicaGroupList(list)) => {
             format!("{} {{{}}}", mesh(&list.mesh), axis_list(&list.axes, &list.mesh, ","))
         }

@@ -4,6 +4,7 @@
 //! takes for granted: references resolve and point backwards, counts and shapes agree, collectives name devices that are
 //! there. It is no full verifier: what XLA itself refuses with an error may pass.
 
+mod calls;
 mod collectives;
 mod dims;
 mod shapes;
@@ -60,7 +61,7 @@ pub fn verify(module: &HloModule, replicas: i64, partitions: i64) -> Result<(), 
         message,
     };
     let proto = &module.proto;
-    let mut done: HashMap<i64, &HloComputationProto> = HashMap::new();
+    let mut done: HashMap<i64, Signature> = HashMap::new();
     for computation in &proto.computations {
         let name = computation.name.as_str();
         let mut seen = HashMap::with_capacity(computation.instructions.len());
@@ -73,30 +74,38 @@ pub fn verify(module: &HloModule, replicas: i64, partitions: i64) -> Result<(), 
                 return Err(error(name, &instruction.name, message));
             }
         }
-        structure::check_computation(computation, &seen).map_err(|message| error(name, "", message))?;
-        if done.insert(computation.id, computation).is_some() {
+        let signature = structure::signature(computation, &seen).map_err(|message| error(name, "", message))?;
+        if done.insert(computation.id, signature).is_some() {
             return Err(error(name, "", format!("the id {} belongs to another computation too", computation.id)));
         }
     }
     structure::check_module(proto, &done).map_err(|message| error("", "", message))
 }
 
-/// An instruction and what it refers to.
-struct Site<'a> {
-    instruction: &'a HloInstructionProto,
-    operands: Vec<&'a HloInstructionProto>,
-    called: Vec<&'a HloComputationProto>,
+/// What a checked computation takes and gives.
+struct Signature<'a> {
+    computation: &'a HloComputationProto,
+    /// In the order of their numbers.
+    parameters: Vec<&'a HloInstructionProto>,
+    result: &'a ShapeProto,
 }
 
-impl<'a> Site<'a> {
+/// An instruction and what it refers to.
+struct Site<'a, 'm> {
+    instruction: &'m HloInstructionProto,
+    operands: Vec<&'m HloInstructionProto>,
+    called: Vec<&'a Signature<'m>>,
+}
+
+impl<'a, 'm> Site<'a, 'm> {
     /// Looks up what the instruction refers to among the instructions before it and the computations before its own,
     /// so that nothing that resolves can be part of a cycle.
     fn resolve(
-        computation: &'a HloComputationProto,
-        instruction: &'a HloInstructionProto,
-        seen: &HashMap<i64, &'a HloInstructionProto>,
-        done: &HashMap<i64, &'a HloComputationProto>,
-    ) -> Result<Site<'a>, String> {
+        computation: &'m HloComputationProto,
+        instruction: &'m HloInstructionProto,
+        seen: &HashMap<i64, &'m HloInstructionProto>,
+        done: &'a HashMap<i64, Signature<'m>>,
+    ) -> Result<Site<'a, 'm>, String> {
         let find = |what: &str, id: &i64| {
             seen.get(id).copied().ok_or_else(|| {
                 match computation.instructions.iter().find(|instruction| instruction.id == *id) {
@@ -108,7 +117,7 @@ impl<'a> Site<'a> {
         let operands = instruction.operand_ids.iter().map(|id| find("operand", id)).collect::<Result<_, _>>()?;
         instruction.control_predecessor_ids.iter().try_for_each(|id| find("control predecessor", id).map(drop))?;
         let called = instruction.called_computation_ids.iter().map(|id| {
-            done.get(id).copied().ok_or_else(|| match *id == computation.id {
+            done.get(id).ok_or_else(|| match *id == computation.id {
                 true => "it calls its own computation, and XLA has no recursion".to_owned(),
                 false => format!("it calls the computation with the id {id}, which does not stand before this one"),
             })
@@ -122,13 +131,13 @@ impl<'a> Site<'a> {
         collectives::check(self, replicas, partitions)
     }
 
-    fn shape(&self) -> &'a ShapeProto {
+    fn shape(&self) -> &'m ShapeProto {
         &self.instruction.shape
     }
 
     /// The shape of an operand; [`structure::check_instruction`] has seen that there are enough of them, so a missing
     /// one reads as an empty shape.
-    fn operand(&self, index: usize) -> &'a ShapeProto {
+    fn operand(&self, index: usize) -> &'m ShapeProto {
         static NONE: std::sync::LazyLock<ShapeProto> = std::sync::LazyLock::new(ShapeProto::default);
         self.operands.get(index).map_or(&NONE, |operand| &operand.shape)
     }

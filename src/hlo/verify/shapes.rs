@@ -1,12 +1,13 @@
 //! Operands and results of each opcode.
 
+use super::calls::{async_shape, call, conditional, expect_parameters, expect_predicate, while_loop};
 use super::dims::{bounded, expect_dim, expect_dims, expect_same, text, without};
-use super::{Check, Site, ensure, structure};
+use super::{Check, Site, ensure};
 use crate::dtype::DType;
 use crate::hlo::infer::{can_infer, distinct, infer, windowed};
 use crate::hlo::opcode::{Opcode, Rule};
 use crate::hlo::shape;
-use crate::proto::{HloComputationProto, PrimitiveType, ShapeProto};
+use crate::proto::ShapeProto;
 
 pub(super) fn check(site: &Site) -> Check {
     let Some(opcode) = Opcode::from_name(&site.instruction.opcode) else { return Ok(()) };
@@ -23,7 +24,7 @@ pub(super) fn check(site: &Site) -> Check {
     if operands.iter().flat_map(|shape| shape::leaves(shape)).any(|leaf| bounded(leaf).is_none()) {
         return Ok(());
     }
-    let called = site.called.first().map(|computation| result(computation));
+    let called = site.called.first().map(|called| called.result);
     let expected = infer(opcode, site.instruction, &operands, called)?;
     // The products of narrow types may be kept in wider ones.
     match opcode.rule {
@@ -115,13 +116,13 @@ fn check_own(site: &Site) -> Check {
 }
 
 /// The operand, which must be an array.
-fn array<'a>(site: &Site<'a>, index: usize) -> Result<&'a ShapeProto, String> {
+fn array<'m>(site: &Site<'_, 'm>, index: usize) -> Result<&'m ShapeProto, String> {
     let shape = site.operand(index);
     ensure!(shape::dtype(shape).is_some(), "operand {index} is {}, and it must be an array", text(shape));
     Ok(shape)
 }
 
-fn array_result<'a>(site: &Site<'a>) -> Result<&'a ShapeProto, String> {
+fn array_result<'m>(site: &Site<'_, 'm>) -> Result<&'m ShapeProto, String> {
     ensure!(shape::dtype(site.shape()).is_some(), "its shape is {}, and it must be an array", text(site.shape()));
     Ok(site.shape())
 }
@@ -414,15 +415,6 @@ fn select_and_scatter(site: &Site) -> Check {
     expect_dims(source, &windowed(&operand.dimensions, &site.instruction.window.dimensions)?)
 }
 
-/// The called computation must have as many parameters.
-fn expect_parameters(site: &Site, called: usize, expected: usize) -> Check {
-    let Some(computation) = site.called.get(called) else { return Ok(()) };
-    let found = structure::parameters(computation)?.len();
-    let name = &computation.name;
-    ensure!(found == expected, "'{name}' has {found} parameters, and {expected} are passed");
-    Ok(())
-}
-
 fn sort(site: &Site) -> Check {
     one_dimension(site)?;
     let first = array(site, 0)?;
@@ -430,14 +422,7 @@ fn sort(site: &Site) -> Check {
         expect_dims(array(site, index)?, &first.dimensions)?;
     }
     expect_parameters(site, 0, 2 * site.operands.len())?;
-    site.called.first().map_or(Ok(()), |computation| expect_predicate(computation))
-}
-
-fn expect_predicate(computation: &HloComputationProto) -> Check {
-    let found = result(computation);
-    let is_predicate = found.element_type == PrimitiveType::PRED && found.dimensions.is_empty();
-    ensure!(is_predicate, "'{}' returns {}, and it must return pred[]", computation.name, text(found));
-    Ok(())
+    site.called.first().map_or(Ok(()), |called| expect_predicate(called))
 }
 
 fn map(site: &Site) -> Check {
@@ -484,75 +469,4 @@ fn batch_norm(site: &Site) -> Check {
     let operand = array(site, 0)?;
     let feature = expect_dim("feature_index", site.instruction.feature_index, operand.dimensions.len())?;
     expect_dims(array(site, 1)?, &[operand.dimensions[feature]])
-}
-
-fn result(computation: &HloComputationProto) -> &ShapeProto {
-    let root = computation.instructions.iter().find(|instruction| instruction.id == computation.root_id);
-    root.map_or(&computation.program_shape.result, |root| &root.shape)
-}
-
-/// The computation must take these and give that.
-fn expect_signature<'a>(
-    computation: &HloComputationProto,
-    passed: impl ExactSizeIterator<Item = &'a ShapeProto>,
-    expected: &ShapeProto,
-) -> Check {
-    let name = &computation.name;
-    let parameters = structure::parameters(computation)?;
-    ensure!(
-        parameters.len() == passed.len(),
-        "'{name}' has {} parameters, and {} are passed",
-        parameters.len(),
-        passed.len()
-    );
-    for (parameter, passed) in parameters.iter().zip(passed) {
-        expect_same(&format!("parameter '{}' of '{name}'", parameter.name), &parameter.shape, passed)?;
-    }
-    expect_same(&format!("the result of '{name}'"), result(computation), expected)
-}
-
-fn call(site: &Site) -> Check {
-    let Some(computation) = site.called.first() else { return Ok(()) };
-    expect_signature(computation, site.operands.iter().map(|operand| &*operand.shape), site.shape())
-}
-
-fn while_loop(site: &Site) -> Check {
-    let state = site.operand(0);
-    let [body, condition] = site.called.as_slice() else { return Ok(()) };
-    expect_signature(body, std::iter::once(state), state)?;
-    expect_predicate(condition)?;
-    expect_signature(condition, std::iter::once(state), result(condition))
-}
-
-fn conditional(site: &Site) -> Check {
-    let selector = site.operand(0);
-    let is_selector = selector.dimensions.is_empty()
-        && (selector.element_type == PrimitiveType::PRED || selector.element_type == PrimitiveType::S32);
-    ensure!(is_selector, "it selects a branch by {}, and that must be pred[] or s32[]", text(selector));
-    let branches = site.called.len();
-    ensure!(
-        selector.element_type != PrimitiveType::PRED || branches == 2,
-        "it has {branches} branches, and a pred[] can choose between 2 only"
-    );
-    for (index, branch) in site.called.iter().enumerate() {
-        expect_signature(branch, std::iter::once(site.operand(index + 1)), site.shape())?;
-    }
-    Ok(())
-}
-
-/// `((operands…), results, …)`.
-fn async_shape(site: &Site) -> Check {
-    let parts = &site.shape().tuple_shapes;
-    ensure!(
-        parts.len() >= 2 && shape::is_tuple(&parts[0]),
-        "its shape is {}, and it must be a tuple of the operands' tuple, the results and more",
-        text(site.shape())
-    );
-    if let Some(computation) = site.called.first() {
-        // The steps of an asynchronous operation may pass its operands one after the other.
-        let (parameters, passed) = (structure::parameters(computation)?.len(), site.operands.len());
-        let name = &computation.name;
-        ensure!(passed <= parameters.max(1), "'{name}' has {parameters} parameters, and {passed} are passed");
-    }
-    Ok(())
 }

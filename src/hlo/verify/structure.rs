@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 
-use super::{Check, Site, ensure};
+use super::{Check, Signature, Site, ensure};
 use crate::hlo::opcode::Opcode;
 use crate::hlo::{literal, shape};
-use crate::proto::{HloComputationProto, HloInstructionProto, HloModuleProto, PrimitiveType, ShapeProto};
+use crate::proto::{
+    HloComputationProto, HloInstructionProto, HloModuleProto, PrimitiveType, ProgramShapeProto, ShapeProto,
+};
 
 /// Tuples within tuples: deeper ones overflow XLA's stack.
 const MAX_TUPLE_DEPTH: usize = 32;
@@ -107,24 +109,29 @@ fn check_array(shape: &ShapeProto) -> Check {
     Ok(())
 }
 
-pub(super) fn check_computation(
-    computation: &HloComputationProto,
-    instructions: &HashMap<i64, &HloInstructionProto>,
-) -> Check {
+/// What the computation takes and gives, once its instructions have been checked.
+pub(super) fn signature<'m>(
+    computation: &'m HloComputationProto,
+    instructions: &HashMap<i64, &'m HloInstructionProto>,
+) -> Result<Signature<'m>, String> {
     let Some(root) = instructions.get(&computation.root_id) else {
         return Err(format!("no instruction has the root's id {}", computation.root_id));
     };
-    let parameters = parameters(computation)?;
-    let program = &computation.program_shape;
-    if program.is_set() {
-        let expected = program.parameters.len();
-        ensure!(parameters.len() == expected, "it has {} parameters, its shape says {expected}", parameters.len());
-        for (number, (parameter, expected)) in parameters.iter().zip(&program.parameters).enumerate() {
-            same(&format!("parameter {number}"), &parameter.shape, expected)?;
-        }
-        same("the result", &root.shape, &program.result)?;
+    let signature = Signature { computation, parameters: parameters(computation)?, result: &root.shape };
+    if computation.program_shape.is_set() {
+        announces(&computation.program_shape, &signature)?;
     }
-    Ok(())
+    Ok(signature)
+}
+
+/// A program shape must say what the computation takes and gives.
+fn announces(program: &ProgramShapeProto, signature: &Signature) -> Check {
+    let (found, announced) = (signature.parameters.len(), program.parameters.len());
+    ensure!(found == announced, "it has {found} parameters, and {announced} are announced");
+    for (number, (parameter, announced)) in signature.parameters.iter().zip(&program.parameters).enumerate() {
+        same(&format!("parameter {number}"), &parameter.shape, announced)?;
+    }
+    same("the result", signature.result, &program.result)
 }
 
 fn same(what: &str, found: &ShapeProto, expected: &ShapeProto) -> Check {
@@ -138,7 +145,7 @@ fn same(what: &str, found: &ShapeProto, expected: &ShapeProto) -> Check {
 }
 
 /// The parameters in order. Their numbers must be dense and unique.
-pub(super) fn parameters(computation: &HloComputationProto) -> Result<Vec<&HloInstructionProto>, String> {
+fn parameters(computation: &HloComputationProto) -> Result<Vec<&HloInstructionProto>, String> {
     let mut parameters: Vec<&HloInstructionProto> =
         computation.instructions.iter().filter(|instruction| instruction.opcode == "parameter").collect();
     parameters.sort_by_key(|parameter| parameter.parameter_number);
@@ -154,28 +161,14 @@ pub(super) fn parameters(computation: &HloComputationProto) -> Result<Vec<&HloIn
     Ok(parameters)
 }
 
-pub(super) fn check_module(module: &HloModuleProto, computations: &HashMap<i64, &HloComputationProto>) -> Check {
+pub(super) fn check_module(module: &HloModuleProto, computations: &HashMap<i64, Signature>) -> Check {
     let Some(entry) = computations.get(&module.entry_computation_id) else {
         return Err(format!("no computation has the entry's id {}", module.entry_computation_id));
     };
     let program = &module.host_program_shape;
     ensure!(program.is_set(), "the module has no program shape");
-    let parameters = parameters(entry)?;
-    let announced = program.parameters.len();
-    ensure!(
-        parameters.len() == announced,
-        "the entry computation has {} parameters, the module announces {announced}",
-        parameters.len()
-    );
-    for (number, (parameter, announced)) in parameters.iter().zip(&program.parameters).enumerate() {
-        check_shape(announced, 0)?;
-        same(&format!("parameter {number} of the entry computation"), &parameter.shape, announced)?;
-    }
-    check_shape(&program.result, 0)?;
-    let root = entry.instructions.iter().find(|instruction| instruction.id == entry.root_id);
-    if let Some(root) = root {
-        same("the result of the entry computation", &root.shape, &program.result)?;
-    }
+    program.parameters.iter().chain([&*program.result]).try_for_each(|shape| check_shape(shape, 0))?;
+    announces(program, entry).map_err(|message| format!("the module's program shape and its entry: {message}"))?;
     check_aliases(module)?;
     check_schedule(module, computations)
 }
@@ -217,9 +210,9 @@ fn check_aliases(module: &HloModuleProto) -> Check {
     Ok(())
 }
 
-fn check_schedule(module: &HloModuleProto, computations: &HashMap<i64, &HloComputationProto>) -> Check {
+fn check_schedule(module: &HloModuleProto, computations: &HashMap<i64, Signature>) -> Check {
     for sequence in &module.schedule.sequences {
-        let Some(computation) = computations.get(&sequence.key) else {
+        let Some(Signature { computation, .. }) = computations.get(&sequence.key) else {
             return Err(format!("the schedule names the computation with the id {}, which is not there", sequence.key));
         };
         let mut scheduled = sequence.value.instruction_ids.clone();

@@ -152,13 +152,13 @@ fn the_module_agrees_with_its_entry() {
         damaged(|module| {
             module.host_program_shape.get_or_insert_default().parameters.pop();
         }),
-        @"the entry computation has 3 parameters, the module announces 2"
+        @"the module's program shape and its entry: it has 3 parameters, and 2 are announced"
     );
     insta::assert_snapshot!(
         damaged(|module| {
             module.host_program_shape.get_or_insert_default().result = Some(shape::token()).into();
         }),
-        @"the result of the entry computation has the shape f32[4], and token[] is announced"
+        @"the module's program shape and its entry: the result has the shape f32[4], and token[] is announced"
     );
     insta::assert_snapshot!(
         damaged(|module| {

@@ -1,0 +1,136 @@
+//! Asynchronous chains: async-start, async-update, async-done, and `slice-start` for a slice inside of them.
+
+use super::Parser;
+use super::attr::{Attr, AttrSet};
+use super::computation::Scope;
+use super::cursor::fail;
+use super::error::{Failure, Result};
+use super::instruction::Draft;
+use super::opcode::Opcode;
+use crate::hlo::shape::is_tuple;
+use crate::proto::HloInstructionProto;
+
+impl<'a> Parser<'a> {
+    /// `slice-start(...)`: a computation around the operation, and the async-start that calls it.
+    pub(super) fn wrapped_async_start(
+        &mut self,
+        scope: &mut Scope<'a>,
+        wrapped: &'static Opcode,
+        mut outer: Draft<'a>,
+    ) -> Result<u32> {
+        let start = outer.start;
+        let (operand_shapes, result) = match outer.shape.as_ref().map(|shape| shape.tuple_shapes.as_slice()) {
+            Some([operands, result, ..]) if is_tuple(operands) => (operands.tuple_shapes.clone(), result.clone()),
+            _ => return Err(wrong_shape(start)),
+        };
+        let mut inner = Draft::new(wrapped.name.into(), start, wrapped, Some(result));
+        inner.proto.operand_ids = (0..operand_shapes.len() as i64).collect();
+        inner.check_operand_count()?;
+        let own = AttrSet::of(&[Attr::AsyncExecutionThread, Attr::OutputToOperandAliasing]);
+        self.attributes(scope, own, &mut inner)?;
+        let (from, to) = (&mut inner.proto, &mut outer.proto);
+        to.async_execution_thread = std::mem::take(&mut from.async_execution_thread);
+        to.sharding = std::mem::take(&mut from.sharding);
+        to.control_predecessor_ids = std::mem::take(&mut from.control_predecessor_ids);
+        to.parameter_replication = std::mem::take(&mut from.parameter_replication);
+        to.metadata = std::mem::take(&mut from.metadata);
+        to.original_value = std::mem::take(&mut from.original_value);
+        to.backend_config = std::mem::take(&mut from.backend_config);
+        to.frontend_attributes = std::mem::take(&mut from.frontend_attributes);
+        to.statistics_viz = std::mem::take(&mut from.statistics_viz);
+        if !wrapped.allowed.contains(Attr::OutputToOperandAliasing) {
+            to.output_operand_aliasing = std::mem::take(&mut from.output_operand_aliasing);
+        }
+        let mut body = Scope::default();
+        for shape in operand_shapes {
+            body.push_parameter("async_param".into(), shape);
+        }
+        self.finish_instruction(&mut body, inner)?;
+        let computation = self.finish_computation(start, "async_wrapped".into(), body)?;
+        outer.called.push((0, computation as i64));
+        self.finish_instruction(scope, outer)
+    }
+
+    /// `slice-done` continues a `slice-start`, not another operation.
+    pub(super) fn check_wrapped(&self, scope: &Scope<'a>, wrapped: &Opcode, draft: &Draft<'a>) -> Result<()> {
+        let id = scope.async_start(&draft.proto).and_then(|(_, start)| start.called_computation_ids.first().copied());
+        let Some(computation) = id.and_then(|id| self.computations.get(id as usize)) else { return Ok(()) };
+        let root = (computation.root_id - (computation.id << 32)) as usize;
+        match computation.instructions[root].opcode.as_str() {
+            started if started == wrapped.name => Ok(()),
+            started => Err(fail(draft.start, format!("the operation that was started is {started}"))),
+        }
+    }
+
+    /// What is said of an asynchronous operation holds for the operation that it wraps as well.
+    pub(super) fn copy_to_wrapped(&mut self, scope: &Scope<'a>, proto: &HloInstructionProto) {
+        let start = match scope.async_start(proto) {
+            Some((_, start)) if proto.opcode != "async-start" => start,
+            _ => proto,
+        };
+        let id = start.called_computation_ids.first();
+        let Some(wrapped) = id.and_then(|&id| self.computations.get_mut(id as usize)) else { return };
+        let root = (wrapped.root_id - (wrapped.id << 32)) as usize;
+        let root = &mut wrapped.instructions[root];
+        if proto.metadata.is_set() {
+            root.metadata = proto.metadata.clone();
+        }
+        if proto.original_value.is_set() {
+            root.original_value = proto.original_value.clone();
+        }
+        if !proto.backend_config.is_empty() {
+            root.backend_config.clone_from(&proto.backend_config);
+        }
+        if proto.frontend_attributes.is_set() {
+            root.frontend_attributes = proto.frontend_attributes.clone();
+        }
+        if proto.statistics_viz.is_set() {
+            root.statistics_viz = proto.statistics_viz.clone();
+        }
+    }
+
+    /// Checks an async-start. The computation that it calls runs on its thread, with everything that calls in turn.
+    pub(super) fn set_execution_thread(&mut self, start: usize, proto: &HloInstructionProto) -> Result<()> {
+        let thread = &proto.async_execution_thread;
+        let mut pending = proto.called_computation_ids.clone();
+        while let Some(id) = pending.pop() {
+            let computation = &mut self.computations[id as usize];
+            if computation.execution_thread == *thread {
+                continue;
+            }
+            computation.execution_thread.clone_from(thread);
+            let cost = computation.instructions.len();
+            let calls = computation.instructions.iter().filter(|call| !call.opcode.starts_with("async-"));
+            pending.extend(calls.flat_map(|call| &call.called_computation_ids));
+            self.charge(start, cost / 8)?;
+        }
+        Ok(())
+    }
+}
+
+impl Scope<'_> {
+    /// async-update and async-done continue a chain whose computation and thread are those of its async-start; text may
+    /// repeat them, the protobuf form does not.
+    pub(super) fn check_async(&self, start: usize, proto: &mut HloInstructionProto) -> Result<()> {
+        let thread = std::mem::take(&mut proto.async_execution_thread);
+        let calls = std::mem::take(&mut proto.called_computation_ids);
+        if self.operand(proto, 0).opcode == "async-done" {
+            return Err(fail(start, "the operation is done already: async-done is the end of its chain"));
+        }
+        let Some((_, first)) = self.async_start(proto) else {
+            return Ok(());
+        };
+        if !thread.is_empty() && thread != first.async_execution_thread {
+            let message = format!("the operation was started on the thread \"{}\"", first.async_execution_thread);
+            return Err(fail(start, message));
+        }
+        if !calls.is_empty() && calls != first.called_computation_ids {
+            return Err(fail(start, "the operation was started with another computation"));
+        }
+        Ok(())
+    }
+}
+
+fn wrong_shape(start: usize) -> Failure {
+    fail(start, "an asynchronous operation has the shape ((operands), results, ...)")
+}
