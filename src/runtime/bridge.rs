@@ -85,17 +85,13 @@ pub fn register(plugin: &Plugin) -> pjrt::Result<()> {
 /// How a lowered program is compiled for the devices of one process.
 ///
 /// XLA ends the whole process when one of its own collectives, between local devices, waits for longer than 40 seconds.
-/// A device may well be late that much because of another process, so XLA waits for as long as we do, and then some.
+/// A device may well be that late because of another process, so XLA waits for longer than we do.
 pub fn compile_options(devices_per_process: u32, limit: Duration) -> CompileOptions {
-    let seconds = |limit: Duration| {
-        Value::Int(i64::try_from(limit.as_secs()).map_or(i32::MAX.into(), |seconds| seconds.min(i32::MAX.into())))
-    };
+    let seconds = i32::try_from(limit.as_secs().saturating_mul(2)).unwrap_or(i32::MAX);
+    let terminate = "xla_cpu_collective_call_terminate_timeout_seconds";
     CompileOptions {
         num_replicas: devices_per_process.into(),
-        env_overrides: vec![
-            ("xla_cpu_collective_call_warn_stuck_timeout_seconds".to_owned(), seconds(limit)),
-            ("xla_cpu_collective_call_terminate_timeout_seconds".to_owned(), seconds(limit.saturating_mul(2))),
-        ],
+        env_overrides: vec![(terminate.to_owned(), Value::Int(seconds.into()))],
         ..CompileOptions::default()
     }
 }
