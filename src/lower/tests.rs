@@ -254,7 +254,7 @@ fn every_kind_is_described() {
     ]
     "#);
     assert_eq!(lowered.collectives[4].groups, [vec![0, 4], vec![1], vec![2, 3], vec![5], vec![6], vec![7]]);
-    assert_eq!(lowered.collectives[5].groups, [[7, 0], [1, 2]]);
+    assert_eq!(lowered.collectives[5].groups, [vec![0, 7], vec![1, 2], vec![3], vec![4], vec![5], vec![6]]);
 }
 
 #[test]
