@@ -169,22 +169,6 @@ impl JobOptions {
 }
 
 impl Membership {
-    /// This process's index in its job.
-    pub fn process_index(&self) -> u32 {
-        match self {
-            Membership::Alone => 0,
-            Membership::Launched(options) | Membership::ByHand(options) => options.process_index,
-        }
-    }
-
-    /// How many processes the job has.
-    pub fn process_count(&self) -> u32 {
-        match self {
-            Membership::Alone => 1,
-            Membership::Launched(options) | Membership::ByHand(options) => options.process_count,
-        }
-    }
-
     /// Meets the other processes, does this process's part of the job, and leaves or ends the job with them.
     pub fn take_part(
         self,

@@ -9,10 +9,12 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use spmd_run::hlo::{self, Program};
+use spmd_run::hlo::{self, HloModule, Program};
 use spmd_run::host_array::Fill;
+use spmd_run::partition::{self, Counts};
+use spmd_run::pjrt::Plugin;
+use spmd_run::plugins;
 use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Request, Runtime, RuntimeError, StepTimes, World};
-use spmd_run::{partition, plugins};
 
 use super::Failure;
 use super::job::{JobOptions, Role};
@@ -103,27 +105,29 @@ pub fn main(options: Options) -> Result<ExitCode, Failure> {
         Role::Launcher { processes } => {
             // Most mistakes show before a process is started, and then only once.
             let program = load_program(&options.program, &read(&options.program)?)?;
-            options.plan(&program, processes)?;
+            let counts = partition::program_counts(&program);
+            if !needs_import(&program, counts) {
+                options.plan(&program, counts, processes)?;
+            }
             plugins::find(options.job.plugin.as_deref())?;
             return options.job.launch(processes);
         }
         Role::Controller(membership) => membership,
     };
-    let processes = membership.process_count();
-    let bytes = read(&options.program)?;
-    let mine = match membership.process_index() {
-        0 => {
-            let program = load_program(&options.program, &bytes)?;
-            Some((options.plan(&program, processes)?, program))
-        }
-        _ => None,
-    };
-    let fingerprint = *blake3::hash(&bytes).as_bytes();
-    drop(bytes);
     membership.take_part(&options.job, |world, data_plane| {
-        same_program(&world, fingerprint)?;
+        let bytes = read(&options.program)?;
+        same_program(&world, &bytes)?;
+        let mine = match world.process_index() {
+            0 => Some(options.prepare(&bytes, world.process_count())?),
+            _ => None,
+        };
         options.run(world, data_plane, mine)
     })
+}
+
+/// MLIR bytecode tells its counts to XLA only.
+fn needs_import(program: &Program, counts: Counts) -> bool {
+    matches!(program, Program::Mlir(_)) && counts == Counts::default()
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {
@@ -135,7 +139,8 @@ fn load_program(path: &Path, bytes: &[u8]) -> Result<Program, Failure> {
 }
 
 /// Checks that all processes were given the same file.
-fn same_program(world: &World, fingerprint: [u8; 32]) -> Result<(), Failure> {
+fn same_program(world: &World, program: &[u8]) -> Result<(), Failure> {
+    let fingerprint = *blake3::hash(program).as_bytes();
     let fingerprints = world.all_gather("program file", fingerprint).map_err(RuntimeError::from)?;
     let others: Vec<String> = fingerprints
         .iter()
@@ -164,27 +169,51 @@ impl Options {
         }
     }
 
-    fn plan(&self, program: &Program, processes: u32) -> Result<Plan, Failure> {
-        let counts = partition::program_counts(program);
+    /// The program, and the job that it makes.
+    fn prepare(&self, bytes: &[u8], processes: u32) -> Result<(Plan, Program), Failure> {
+        let program = load_program(&self.program, bytes)?;
+        let mut counts = partition::program_counts(&program);
+        if needs_import(&program, counts) {
+            let plugin = plugins::find(self.job.plugin.as_deref())?;
+            let plugin = Plugin::load(&plugin.path).map_err(Failure::program)?;
+            let module = partition::import(&plugin, &program).map_err(Failure::program)?;
+            counts = partition::program_counts(&Program::Hlo(module));
+        }
+        let plan = self.plan(&program, counts, processes)?;
+        if let Program::Hlo(HloModule { elided_constants, .. }) = &program
+            && let Some(name) = elided_constants.first()
+        {
+            tracing::warn!(
+                "{}: the text leaves out the values of '{name}', as of {} constants in all: the results mean nothing",
+                self.program.display(),
+                elided_constants.len()
+            );
+        }
+        Ok((plan, program))
+    }
+
+    /// Matches program and devices. Options may not contradict the program's header, and count more than `counts` that
+    /// are only concluded from its shardings and collectives.
+    fn plan(&self, program: &Program, counts: Counts, processes: u32) -> Result<Plan, Failure> {
+        let stated = match program {
+            Program::Hlo(module) => {
+                Counts { replicas: module.config.replica_count, partitions: module.config.num_partitions }
+            }
+            Program::Mlir(_) => partition::program_counts(program),
+        };
         let request = Request {
-            program_replicas: count(counts.replicas),
-            program_partitions: count(counts.partitions),
-            replicas: self.num_replicas,
-            partitions: self.num_partitions,
+            program_replicas: count(stated.replicas),
+            program_partitions: count(stated.partitions),
+            replicas: self.num_replicas.or(count(counts.replicas)),
+            partitions: self.num_partitions.or(count(counts.partitions)),
             processes,
             devices_per_process: self.job.devices_per_process,
         };
         let plan = Plan::new(&request).map_err(Failure::program)?;
         if let Program::Hlo(module) = program {
-            let in_file = |error: anyhow::Error| Failure::program(error.context(self.program.display().to_string()));
-            hlo::verify(module, plan.replicas.into(), plan.partitions.into()).map_err(|error| in_file(error.into()))?;
-            if let Some(name) = module.elided_constants.first() {
-                tracing::warn!(
-                    "{}: the text leaves out the values of '{name}', as of {} constants in all: the results mean nothing",
-                    self.program.display(),
-                    module.elided_constants.len()
-                );
-            }
+            hlo::verify(module, plan.replicas.into(), plan.partitions.into())
+                .with_context(|| self.program.display().to_string())
+                .map_err(Failure::program)?;
         }
         Ok(plan)
     }

@@ -107,8 +107,7 @@ impl<'a> Executable<'a> {
             }
             (PreparedModule::Whole, None) => return Err(RuntimeError::NoProgram),
             (PreparedModule::Lowered(module), _) => {
-                let options =
-                    CompileOptions { num_replicas: plan.devices_per_process.into(), ..CompileOptions::default() };
+                let options = bridge::compile_options(plan.devices_per_process, runtime.world.limit());
                 (module.clone(), ProgramFormat::Hlo, options)
             }
         };
@@ -273,6 +272,7 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepa
     if let Program::Hlo(module) = program {
         hlo::verify(module, replicas, partitions)?;
         hlo::remove_dead_code(&mut module.proto);
+        hlo::groups::expand_replica_groups(&mut module.proto).map_err(lower::Error::from)?;
         let program_shape = module.proto.host_program_shape.get_or_insert_default();
         // Arguments and results travel row-major, and plugins take the program's word for it.
         program_shape.parameters.iter_mut().for_each(shape::set_row_major);
