@@ -4,7 +4,7 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A run that takes longer hangs.
@@ -44,12 +44,12 @@ pub fn command<A: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = A>
 
 /// Runs a command to its end; one that hangs fails the test.
 pub fn run(mut command: Command) -> Outcome {
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("spmd-run cannot be started");
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    finish(child.expect("spmd-run cannot be started"))
+}
+
+/// Waits for the end of a process whose output is piped; one that hangs fails the test.
+pub fn finish(mut child: Child) -> Outcome {
     let stdout = collect(child.stdout.take().expect("stdout is piped"));
     let stderr = collect(child.stderr.take().expect("stderr is piped"));
     let start = Instant::now();
@@ -60,7 +60,7 @@ pub fn run(mut command: Command) -> Outcome {
         if start.elapsed() > LIMIT {
             child.kill().expect("cannot kill spmd-run");
             child.wait().expect("cannot wait for spmd-run");
-            panic!("{command:?} hangs\nstderr:\n{}", stderr.join().expect("reader"));
+            panic!("spmd-run hangs\nstderr:\n{}", stderr.join().expect("reader"));
         }
         std::thread::sleep(Duration::from_millis(5));
     };
