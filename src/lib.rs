@@ -40,6 +40,7 @@ pub mod host_array;
 pub mod launch;
 pub mod lower;
 pub mod mesh;
+mod narrow_float;
 pub mod partition;
 pub mod pjrt;
 pub mod plugins;

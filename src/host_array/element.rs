@@ -2,9 +2,8 @@
 
 use std::fmt::Write;
 
-use half::{bf16, f16};
-
 use crate::dtype::DType;
+use crate::narrow_float::{Format, Specials};
 
 /// The value of an element, exactly.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,87 +15,31 @@ pub(super) enum Value {
 }
 
 /// A binary floating-point format of at most a byte.
-pub(super) struct SmallFloat {
-    exponent_bits: u32,
-    mantissa_bits: u32,
-    bias: i32,
-    special: Special,
-}
-
-/// How a format spells infinities and NaNs.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Special {
-    /// As IEEE 754 does.
-    Ieee,
-    /// NaN where all exponent and mantissa bits are set, no infinities.
-    AllOnesNan,
-    /// NaN in the place of negative zero, no infinities.
-    NegativeZeroNan,
-    /// Neither.
-    Nothing,
-}
+pub(super) struct SmallFloat(Format);
 
 impl SmallFloat {
     /// The format of a sign-exponent-mantissa type of at most 8 bits; `f8e8m0fnu` is none.
     pub(super) fn of(dtype: DType) -> Option<SmallFloat> {
-        let (exponent_bits, mantissa_bits, bias, special) = match dtype {
-            DType::F4E2M1FN => (2, 1, 1, Special::Nothing),
-            DType::F6E2M3FN => (2, 3, 1, Special::Nothing),
-            DType::F6E3M2FN => (3, 2, 3, Special::Nothing),
-            DType::F8E3M4 => (3, 4, 3, Special::Ieee),
-            DType::F8E4M3 => (4, 3, 7, Special::Ieee),
-            DType::F8E4M3B11FNUZ => (4, 3, 11, Special::NegativeZeroNan),
-            DType::F8E4M3FN => (4, 3, 7, Special::AllOnesNan),
-            DType::F8E4M3FNUZ => (4, 3, 8, Special::NegativeZeroNan),
-            DType::F8E5M2 => (5, 2, 15, Special::Ieee),
-            DType::F8E5M2FNUZ => (5, 2, 16, Special::NegativeZeroNan),
-            _ => return None,
-        };
-        Some(SmallFloat { exponent_bits, mantissa_bits, bias, special })
+        let format = Format::of(dtype).filter(|format| format.specials != Specials::PowersOfTwo)?;
+        (dtype.bits() <= 8).then_some(SmallFloat(format))
     }
 
     /// Number of integers `0, 1, 2, …` that the format holds without a gap.
     pub(super) fn consecutive_integers(&self) -> u64 {
-        (0..2 << self.mantissa_bits).take_while(|&integer| self.pattern_of(integer as f64).is_some()).count() as u64
+        (0..2 << self.0.mantissa_bits).take_while(|&integer| self.pattern_of(integer as f64).is_some()).count() as u64
     }
 
     /// The largest number of equal steps into which the format cuts `[0, 1)` with every step exact.
     pub(super) fn steps_of_one(&self) -> u64 {
-        let finest = self.mantissa_bits as i32 + self.bias - 1;
-        1 << finest.min(self.mantissa_bits as i32 + 1)
+        let mantissa_bits = self.0.mantissa_bits as i32;
+        1 << (mantissa_bits + self.0.bias - 1).min(mantissa_bits + 1)
     }
 
     /// The pattern of a value that the format holds exactly.
     pub(super) fn pattern_of(&self, value: f64) -> Option<u8> {
-        (0..1u8 << (self.exponent_bits + self.mantissa_bits)).find(|&pattern| self.value(pattern) == value)
+        let pattern = self.0.encode(value);
+        (self.0.decode(pattern) == value).then_some(pattern as u8)
     }
-
-    fn value(&self, pattern: u8) -> f64 {
-        let sign_bit = 1u8 << (self.exponent_bits + self.mantissa_bits);
-        let magnitude = pattern & (sign_bit - 1);
-        let negative = pattern & sign_bit != 0;
-        let exponent = i32::from(magnitude >> self.mantissa_bits);
-        let mantissa = i32::from(magnitude) & ((1 << self.mantissa_bits) - 1);
-        let top_exponent = (1 << self.exponent_bits) - 1;
-        match self.special {
-            Special::Ieee if exponent == top_exponent && mantissa == 0 => {
-                return if negative { f64::NEG_INFINITY } else { f64::INFINITY };
-            }
-            Special::Ieee if exponent == top_exponent => return f64::NAN,
-            Special::AllOnesNan if magnitude == sign_bit - 1 => return f64::NAN,
-            Special::NegativeZeroNan if negative && magnitude == 0 => return f64::NAN,
-            _ => {}
-        }
-        let (significand, exponent) =
-            if exponent == 0 { (mantissa, 1) } else { (mantissa + (1 << self.mantissa_bits), exponent) };
-        let value = f64::from(significand) * 2f64.powi(exponent - self.bias - self.mantissa_bits as i32);
-        if negative { -value } else { value }
-    }
-}
-
-/// `2^(pattern - 127)`, the only thing that `f8e8m0fnu` says.
-fn power_of_two(pattern: u8) -> f64 {
-    if pattern == u8::MAX { f64::NAN } else { 2f64.powi(i32::from(pattern) - 127) }
 }
 
 /// The value of an element of [`DType::size`] bytes.
@@ -111,10 +54,6 @@ pub(super) fn value(dtype: DType, bytes: &[u8]) -> Value {
         DType::U1 | DType::U2 | DType::U4 | DType::U8 | DType::U16 | DType::U32 | DType::U64 => {
             Value::Int(i128::from((low << unused) >> unused))
         }
-        DType::F16 => Value::Float(f16::from_bits(low as u16).to_f64()),
-        DType::BF16 => Value::Float(bf16::from_bits(low as u16).to_f64()),
-        DType::F32 => Value::Float(f64::from(f32::from_bits(low as u32))),
-        DType::F64 => Value::Float(f64::from_bits(low)),
         DType::C64 => {
             let (real, imaginary) = bytes.split_at(4);
             let part = |bytes| f64::from(f32::from_bits(u64_of(bytes) as u32));
@@ -124,8 +63,8 @@ pub(super) fn value(dtype: DType, bytes: &[u8]) -> Value {
             let (real, imaginary) = bytes.split_at(8);
             Value::Complex(f64::from_bits(u64_of(real)), f64::from_bits(u64_of(imaginary)))
         }
-        DType::F8E8M0FNU => Value::Float(power_of_two(low as u8)),
-        _ => Value::Float(SmallFloat::of(dtype).map_or(f64::NAN, |format| format.value(low as u8))),
+        DType::F32 => Value::Float(f64::from(f32::from_bits(low as u32))),
+        _ => Value::Float(Format::of(dtype).map_or(f64::NAN, |format| format.decode(low))),
     }
 }
 

@@ -55,16 +55,9 @@ unsafe extern "C" fn get(args: *mut ffi::KeyValueGetArgs) -> *mut ffi::Error {
             store.get(key, timeout).map_err(|message| (ErrorCode::DeadlineExceeded, message))
         })
     };
-    match value.and_then(|value| to_c(&value)) {
-        Ok((value, size)) => {
-            args.value = value;
-            args.value_size = size;
-            args.value_deleter = Some(delete_value);
-            null_mut()
-        }
-        // SAFETY: the plugin's own function for errors of callbacks.
-        Err(failure) => unsafe { to_error(args.callback_error, failure) },
-    }
+    let slots = (&mut args.value, &mut args.value_size, &mut args.value_deleter);
+    // SAFETY: the plugin's own function for errors of callbacks.
+    unsafe { hand_over(value, slots, args.callback_error) }
 }
 
 unsafe extern "C" fn try_get(args: *mut ffi::KeyValueTryGetArgs) -> *mut ffi::Error {
@@ -77,16 +70,9 @@ unsafe extern "C" fn try_get(args: *mut ffi::KeyValueTryGetArgs) -> *mut ffi::Er
             value.ok_or_else(|| (ErrorCode::NotFound, format!("no value was put under the key {key}")))
         })
     };
-    match value.and_then(|value| to_c(&value)) {
-        Ok((value, size)) => {
-            args.value = value;
-            args.value_size = size;
-            args.value_deleter = Some(delete_value);
-            null_mut()
-        }
-        // SAFETY: the plugin's own function for errors of callbacks.
-        Err(failure) => unsafe { to_error(args.callback_error, failure) },
-    }
+    let slots = (&mut args.value, &mut args.value_size, &mut args.value_deleter);
+    // SAFETY: the plugin's own function for errors of callbacks.
+    unsafe { hand_over(value, slots, args.callback_error) }
 }
 
 unsafe extern "C" fn put(args: *mut ffi::KeyValuePutArgs) -> *mut ffi::Error {
@@ -103,6 +89,26 @@ unsafe extern "C" fn put(args: *mut ffi::KeyValuePutArgs) -> *mut ffi::Error {
         Ok(()) => null_mut(),
         // SAFETY: the plugin's own function for errors of callbacks.
         Err(failure) => unsafe { to_error(args.callback_error, failure) },
+    }
+}
+
+/// Puts a copy of the value, its size and its deleter into the plugin's slots.
+///
+/// # Safety
+/// As for [`to_error`].
+unsafe fn hand_over(
+    value: Result<Vec<u8>, Failure>,
+    (memory, size, deleter): (&mut *mut c_char, &mut usize, &mut Option<ffi::ValueDeleter>),
+    callback_error: *const CallbackError,
+) -> *mut ffi::Error {
+    match value.and_then(|value| to_c(&value)) {
+        Ok(copy) => {
+            (*memory, *size) = copy;
+            *deleter = Some(delete_value);
+            null_mut()
+        }
+        // SAFETY: passed on from the caller.
+        Err(failure) => unsafe { to_error(callback_error, failure) },
     }
 }
 

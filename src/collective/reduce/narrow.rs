@@ -4,6 +4,7 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 
 use crate::dtype::DType;
+use crate::narrow_float::Format;
 
 use super::cast;
 
@@ -82,49 +83,15 @@ pub(super) struct Small {
     values: [f32; 256],
 }
 
-#[derive(Clone, Copy)]
-enum Format {
-    /// Sign, exponent, mantissa.
-    Fields { exponent_bits: u32, mantissa_bits: u32, bias: i32, special: Special },
-    /// Only an exponent: `2^(pattern - 127)`, and all ones for NaN.
-    PowerOfTwo,
-}
-
-/// How a format spells infinities and NaNs.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Special {
-    /// As IEEE 754 does.
-    Ieee,
-    /// NaN where all exponent and mantissa bits are set, no infinities.
-    AllOnesNan,
-    /// NaN in the place of negative zero, no infinities.
-    NegativeZeroNan,
-    /// Neither; too large values become the largest one.
-    Nothing,
-}
-
 static SMALL: LazyLock<Vec<Small>> = LazyLock::new(|| {
-    let fields =
-        |exponent_bits, mantissa_bits, bias, special| Format::Fields { exponent_bits, mantissa_bits, bias, special };
-    [
-        (DType::F4E2M1FN, fields(2, 1, 1, Special::Nothing)),
-        (DType::F6E2M3FN, fields(2, 3, 1, Special::Nothing)),
-        (DType::F6E3M2FN, fields(3, 2, 3, Special::Nothing)),
-        (DType::F8E3M4, fields(3, 4, 3, Special::Ieee)),
-        (DType::F8E4M3, fields(4, 3, 7, Special::Ieee)),
-        (DType::F8E4M3B11FNUZ, fields(4, 3, 11, Special::NegativeZeroNan)),
-        (DType::F8E4M3FN, fields(4, 3, 7, Special::AllOnesNan)),
-        (DType::F8E4M3FNUZ, fields(4, 3, 8, Special::NegativeZeroNan)),
-        (DType::F8E5M2, fields(5, 2, 15, Special::Ieee)),
-        (DType::F8E5M2FNUZ, fields(5, 2, 16, Special::NegativeZeroNan)),
-        (DType::F8E8M0FNU, Format::PowerOfTwo),
-    ]
-    .into_iter()
-    .map(|(dtype, format)| {
-        let values = std::array::from_fn(|pattern| format.value(pattern as u8));
-        Small { dtype, format, values }
-    })
-    .collect()
+    DType::all()
+        .filter(|dtype| dtype.bits() <= 8)
+        .filter_map(|dtype| {
+            let format = Format::of(dtype)?;
+            let values = std::array::from_fn(|pattern| format.decode(pattern as u64) as f32);
+            Some(Small { dtype, format, values })
+        })
+        .collect()
 });
 
 impl Small {
@@ -146,89 +113,9 @@ impl Codec for Small {
 
     fn encode(&self, values: &[f32], bytes: &mut [u8]) {
         for (pattern, &value) in bytes.iter_mut().zip(values) {
-            *pattern = self.format.pattern(value);
+            *pattern = self.format.encode(f64::from(value)) as u8;
         }
     }
-}
-
-impl Format {
-    fn value(self, pattern: u8) -> f32 {
-        let Format::Fields { exponent_bits, mantissa_bits, bias, special } = self else {
-            return if pattern == u8::MAX { f32::NAN } else { 2f64.powi(i32::from(pattern) - 127) as f32 };
-        };
-        let sign_bit = 1u8 << (exponent_bits + mantissa_bits);
-        let magnitude = pattern & (sign_bit - 1);
-        let negative = pattern & sign_bit != 0;
-        let (exponent, mantissa) = (magnitude >> mantissa_bits, magnitude & ((1 << mantissa_bits) - 1));
-        let top_exponent = exponent + 1 == 1 << exponent_bits;
-        let size = match special {
-            Special::Ieee if top_exponent && mantissa == 0 => f64::INFINITY,
-            Special::Ieee if top_exponent => f64::NAN,
-            Special::AllOnesNan if magnitude == sign_bit - 1 => f64::NAN,
-            Special::NegativeZeroNan if negative && magnitude == 0 => return f32::NAN,
-            _ => {
-                let significand = if exponent == 0 { mantissa } else { mantissa + (1 << mantissa_bits) };
-                f64::from(significand) * 2f64.powi(i32::from(exponent.max(1)) - bias - mantissa_bits as i32)
-            }
-        };
-        (if negative { -size } else { size }) as f32
-    }
-
-    fn pattern(self, value: f32) -> u8 {
-        let Format::Fields { exponent_bits, mantissa_bits, bias, special } = self else {
-            return power_of_two_pattern(value);
-        };
-        let negative = value.is_sign_negative();
-        let sign_bit = 1u8 << (exponent_bits + mantissa_bits);
-        let sign = if negative { sign_bit } else { 0 };
-        if value.is_nan() {
-            return match special {
-                Special::Ieee => sign | (((1 << exponent_bits) - 1) << mantissa_bits) | 1 << (mantissa_bits - 1),
-                Special::AllOnesNan => sign | (sign_bit - 1),
-                Special::NegativeZeroNan => sign_bit,
-                Special::Nothing => sign ^ sign_bit,
-            };
-        }
-        let largest = match special {
-            Special::Ieee => (((1 << exponent_bits) - 1) << mantissa_bits) - 1,
-            Special::AllOnesNan => sign_bit - 2,
-            Special::NegativeZeroNan | Special::Nothing => sign_bit - 1,
-        };
-        let magnitude = rounded_magnitude(value, mantissa_bits, 1 - bias);
-        if magnitude <= u64::from(largest) {
-            let magnitude = magnitude as u8;
-            return if special == Special::NegativeZeroNan && magnitude == 0 { 0 } else { sign | magnitude };
-        }
-        match special {
-            Special::Ieee => sign | (largest + 1),
-            Special::AllOnesNan => sign | (sign_bit - 1),
-            Special::NegativeZeroNan => sign_bit,
-            Special::Nothing => sign | largest,
-        }
-    }
-}
-
-/// Exponent and mantissa fields of the nearest number in a format without bounds above.
-fn rounded_magnitude(value: f32, mantissa_bits: u32, smallest_exponent: i32) -> u64 {
-    let size = f64::from(value).abs();
-    if size.is_infinite() {
-        return u64::MAX;
-    }
-    let exponent = ((size.to_bits() >> 52) as i32 - 1023).max(smallest_exponent);
-    // A power of two in f64's normal range: f32 spans 2^-149 to 2^128.
-    let steps_per_unit = f64::from_bits(((mantissa_bits as i32 - exponent + 1023) as u64) << 52);
-    let steps = (size * steps_per_unit).round_ties_even() as u64;
-    steps + (((exponent - smallest_exponent) as u64) << mantissa_bits)
-}
-
-/// Rounds to the nearest power of two, ties away from zero; what has no power of two is NaN.
-fn power_of_two_pattern(value: f32) -> u8 {
-    if value.is_nan() || value <= 0.0 || value.is_infinite() {
-        return u8::MAX;
-    }
-    let bits = f64::from(value).to_bits();
-    let exponent = (bits >> 52) as i32 - 1023 + (bits >> 51 & 1) as i32;
-    u8::try_from(exponent.max(-127) + 127).unwrap_or(u8::MAX)
 }
 
 #[cfg(test)]

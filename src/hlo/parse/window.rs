@@ -136,40 +136,28 @@ impl<'a> Parser<'a> {
 
     /// `{lhs={sparsity=2x4 dimension=1 stride=1 idx=2} rhs={...}}`
     pub(super) fn sparsity_config(&mut self) -> Result<SparsityConfig> {
-        let mut config = SparsityConfig::default();
-        self.for_each_field("sparsity configuration", |parser, side, at| {
-            let mut tensor = TensorSparsityConfig::default();
-            parser.for_each_field("sparsity", |parser, field, at| {
-                match field {
-                    "sparsity" => match parser.sizes()?.as_slice() {
-                        &[num_non_zero, block_size] => {
-                            (tensor.num_non_zero, tensor.block_size) = (num_non_zero, block_size);
-                        }
-                        _ => return Err(fail(at, "expected the sparsity as in 2x4")),
-                    },
-                    "dimension" => tensor.dimension = parser.integer()?,
-                    "stride" => tensor.stride = parser.integer()?,
-                    "idx" => tensor.idx = parser.integer_i32()?,
-                    other => return Err(unknown_field(at, other, "sparsity, dimension, stride or idx")),
-                }
-                Ok(())
-            })?;
-            match side {
-                "lhs" => config.lhs = tensor.into(),
-                "rhs" => config.rhs = tensor.into(),
-                other => return Err(unknown_field(at, other, "lhs or rhs")),
+        let [lhs, rhs] = self.operand_fields("sparsity", |parser, tensor: &mut TensorSparsityConfig, field, at| {
+            match field {
+                "sparsity" => match parser.sizes()?.as_slice() {
+                    &[num_non_zero, block_size] => {
+                        (tensor.num_non_zero, tensor.block_size) = (num_non_zero, block_size);
+                    }
+                    _ => return Err(fail(at, "expected the sparsity as in 2x4")),
+                },
+                "dimension" => tensor.dimension = parser.integer()?,
+                "stride" => tensor.stride = parser.integer()?,
+                "idx" => tensor.idx = parser.integer_i32()?,
+                other => return Err(unknown_field(at, other, "sparsity, dimension, stride or idx")),
             }
             Ok(())
         })?;
-        Ok(config)
+        Ok(SparsityConfig { lhs: lhs.into(), rhs: rhs.into(), ..Default::default() })
     }
 
     /// `{lhs={scale_idx=2 zero_idx=4 strides=1x32 steps=1x1} rhs={...}}`
     pub(super) fn block_scaling_config(&mut self) -> Result<BlockScalingConfig> {
-        let mut config = BlockScalingConfig::default();
-        self.for_each_field("block scaling configuration", |parser, side, at| {
-            let mut tensor = TensorBlockScalingConfig::default();
-            parser.for_each_field("block scaling", |parser, field, at| {
+        let [lhs, rhs] =
+            self.operand_fields("block scaling", |parser, tensor: &mut TensorBlockScalingConfig, field, at| {
                 match field {
                     "scale_idx" => tensor.scale_idx = parser.integer_i32()?,
                     "zero_idx" => tensor.zero_idx = Some(parser.integer_i32()?),
@@ -179,14 +167,27 @@ impl<'a> Parser<'a> {
                 }
                 Ok(())
             })?;
+        Ok(BlockScalingConfig { lhs: lhs.into(), rhs: rhs.into(), ..Default::default() })
+    }
+
+    /// `{lhs={…} rhs={…}}`: what is said of the two operands of a dot, each field read by `value`.
+    fn operand_fields<T: Default>(
+        &mut self,
+        what: &str,
+        mut value: impl FnMut(&mut Self, &mut T, &'a str, usize) -> Result<()>,
+    ) -> Result<[Option<T>; 2]> {
+        let mut operands = [None, None];
+        self.for_each_field(&format!("{what} configuration"), |parser, side, at| {
+            let mut operand = T::default();
+            parser.for_each_field(what, |parser, field, at| value(parser, &mut operand, field, at))?;
             match side {
-                "lhs" => config.lhs = tensor.into(),
-                "rhs" => config.rhs = tensor.into(),
+                "lhs" => operands[0] = Some(operand),
+                "rhs" => operands[1] = Some(operand),
                 other => return Err(unknown_field(at, other, "lhs or rhs")),
             }
             Ok(())
         })?;
-        Ok(config)
+        Ok(operands)
     }
 
     /// Calls `value` for each `name=` in braces, with the name and its place. Commas are optional.

@@ -4,6 +4,9 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
+/// The two headers declare these alike.
+pub use super::{ApiVersion, ExtensionBase};
+
 /// The newest FFI version whose structs are declared here; a handler must not claim a newer one than the plugin's.
 pub const API_MINOR: c_int = 3;
 
@@ -29,21 +32,6 @@ pub struct Future {
 #[repr(C)]
 pub struct ExecutionContext {
     _private: [u8; 0],
-}
-
-#[repr(C)]
-pub struct ExtensionBase {
-    pub struct_size: usize,
-    pub kind: c_int,
-    pub next: *mut ExtensionBase,
-}
-
-#[repr(C)]
-pub struct ApiVersion {
-    pub struct_size: usize,
-    pub extension_start: *mut ExtensionBase,
-    pub major: c_int,
-    pub minor: c_int,
 }
 
 /// `XLA_FFI_Api`; of its functions only those before `struct_size` exist.
