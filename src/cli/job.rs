@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use spmd_run::launch::{self, ControllerEnv, LocalJob, Outcome};
-use spmd_run::rendezvous::{self, JobToken, JoinOptions, Rendezvous};
+use spmd_run::rendezvous::{self, Abort, JobToken, JoinOptions, Rendezvous};
 use spmd_run::runtime::{DataPlaneOptions, World};
 
 use super::{Failure, Format};
@@ -195,9 +195,7 @@ impl Membership {
             Ok(code)
         });
         code.map_err(|failure| match world.abort(&failure.message()) {
-            // The process where it began shows the failure, and so does the launcher.
-            Some(_) if launched => Failure::peer(anyhow::anyhow!("")).silent(),
-            Some(first) => Failure::peer(anyhow::Error::msg(first.to_string())),
+            Some(first) => of_other(&first, world.process_index(), launched),
             None => failure,
         })
     }
@@ -213,6 +211,14 @@ fn address_towards(coordinator: &str) -> IpAddr {
     route.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |address| address.ip())
 }
 
+/// The failure of this process because of another one's. In a job with a launcher the message is shown once: by the
+/// process where the failure began or, when that is gone, by the first of the others.
+fn of_other(abort: &Abort, this: u32, launched: bool) -> Failure {
+    let failure = Failure::peer(anyhow::Error::msg(abort.to_string()));
+    let first_of_others = if abort.process_index == Some(0) { 1 } else { 0 };
+    if launched && (abort.reported || this != first_of_others) { failure.silent() } else { failure }
+}
+
 /// How long a process may take to end by itself when the job has failed elsewhere.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -223,12 +229,10 @@ fn leave_when_aborted(world: &World, launched: bool) {
         if abort.process_index == Some(this) {
             return;
         }
-        let message = abort.to_string();
+        let failure = of_other(abort, this, launched);
         std::thread::spawn(move || {
             std::thread::sleep(GRACE);
-            if !launched {
-                eprintln!("error: {message}");
-            }
+            let _ = failure.report();
             std::process::exit(3);
         });
     });

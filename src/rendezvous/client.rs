@@ -188,7 +188,7 @@ impl Rendezvous {
         let request = Request::Abort { reason: reason.to_owned() };
         // The answer is the coordinator's own broadcast, after which this call fails with the reason that counts.
         let _ = self.link.call_within(&request, &[], ABORT_LIMIT);
-        self.link.end(RendezvousError::Aborted(Abort { process_index: Some(this), message }));
+        self.link.end(RendezvousError::Aborted(Abort { process_index: Some(this), reported: true, message }));
     }
 
     /// Has a function called once when the job is stopped by a failure, here or elsewhere; at once if it has been.
@@ -389,7 +389,7 @@ impl Link {
 
     fn lost(&self, address: &str, how: &str) {
         let message = format!("lost the coordinator at {address} (in process 0): {how}");
-        self.end(RendezvousError::Aborted(Abort { process_index: Some(0), message }));
+        self.end(RendezvousError::Aborted(Abort { process_index: Some(0), reported: false, message }));
         let _ = self.closer.shutdown(Shutdown::Both);
     }
 

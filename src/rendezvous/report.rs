@@ -78,6 +78,8 @@ impl fmt::Display for Missing {
 pub struct Abort {
     /// The process that failed first, when it is one.
     pub process_index: Option<u32>,
+    /// Whether that process told the reason itself; else the others found it gone.
+    pub reported: bool,
     /// What happened; it names the process.
     pub message: String,
 }

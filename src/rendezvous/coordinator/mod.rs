@@ -109,6 +109,7 @@ async fn serve(listener: tokio::net::TcpListener, options: CoordinatorOptions, s
     }
     shared.state.borrow_mut().abort(Abort {
         process_index: Some(0),
+        reported: false,
         message: "process 0 ended the job's coordinator before the job was done".to_owned(),
     });
     shared.state.borrow_mut().close();

@@ -192,7 +192,7 @@ impl State {
             }
             Request::Abort { reason } => {
                 let message = format!("{} failed: {reason}", self.name(process));
-                self.abort(Abort { process_index: Some(process), message });
+                self.abort(Abort { process_index: Some(process), reported: true, message });
             }
             Request::Goodbye { timeout } => {
                 self.left.insert(process);
@@ -215,7 +215,7 @@ impl State {
             Loss::Silent(limit) => format!("{name} died: no heartbeat for {}", Seconds(limit)),
             Loss::Garbled(what) => format!("{name} was cut off: {what}"),
         };
-        self.abort(Abort { process_index: Some(process), message });
+        self.abort(Abort { process_index: Some(process), reported: false, message });
     }
 
     /// Ends the job for everyone. The first reason counts.
@@ -286,7 +286,7 @@ impl State {
         }
         if let Some((process, missing)) = gave_up {
             let message = format!("{} gave up: {missing}", self.name(process));
-            self.abort(Abort { process_index: None, message });
+            self.abort(Abort { process_index: None, reported: false, message });
         }
 
         if let Some((call, deadline)) = self.last
