@@ -1,7 +1,9 @@
 //! Generates the protobuf types of `proto/` without needing protoc.
 
 use std::error::Error;
+use std::fs::File;
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use buffa_build::PointerRepr;
 use protox::prost::Message;
@@ -13,6 +15,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = protox::compile(files, ["proto"])?;
     let descriptor_file = out_dir.join("descriptors.bin");
     std::fs::write(&descriptor_file, descriptors.encode_to_vec())?;
+    // buffa-build has Cargo watch this file, which would be newer than every build that wrote it.
+    File::options().append(true).open(&descriptor_file)?.set_modified(SystemTime::UNIX_EPOCH)?;
     buffa_build::Config::new()
         .descriptor_set(&descriptor_file)
         .files(&files)

@@ -2,6 +2,6 @@
 
 mod cli;
 
-fn main() -> std::process::ExitCode {
-    cli::main()
+fn main() {
+    cli::exit(cli::main())
 }

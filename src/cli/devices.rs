@@ -1,14 +1,12 @@
 //! `spmd-run devices`: the global device view.
 
-use std::process::ExitCode;
-
 use clap::Args;
 use serde_json::json;
 use spmd_run::plugins;
 use spmd_run::runtime::{Runtime, Topology};
 
 use super::job::{JobOptions, Role};
-use super::report::{id_range, table};
+use super::report::{id_range, print, table};
 use super::{Failure, Format};
 
 #[derive(Args)]
@@ -17,7 +15,7 @@ pub struct Options {
     job: JobOptions,
 }
 
-pub fn main(options: Options) -> Result<ExitCode, Failure> {
+pub fn main(options: Options) -> Result<u8, Failure> {
     let job = &options.job;
     let membership = match job.role()? {
         Role::Launcher { processes } => {
@@ -30,12 +28,12 @@ pub fn main(options: Options) -> Result<ExitCode, Failure> {
         let plugin = plugins::find(job.plugin.as_deref())?;
         let runtime = Runtime::open(world, &plugin.path, job.devices_per_process.unwrap_or(1), data_plane)?;
         if runtime.world().process_index() == 0 {
-            match job.format {
-                Format::Text => print!("{}", text(runtime.topology())),
-                Format::Json => println!("{}", as_json(runtime.topology(), &plugin.path)),
-            }
+            print(&match job.format {
+                Format::Text => text(runtime.topology()),
+                Format::Json => format!("{}\n", as_json(runtime.topology(), &plugin.path)),
+            })?;
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(0)
     })
 }
 

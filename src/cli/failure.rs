@@ -1,7 +1,5 @@
 //! Why a command ended without success, and the exit code that says so.
 
-use std::process::ExitCode;
-
 use spmd_run::plugins::FindError;
 use spmd_run::runtime::RuntimeError;
 
@@ -40,16 +38,28 @@ impl Failure {
 
     /// One line for other processes.
     pub fn message(&self) -> String {
-        self.error.as_ref().map(|error| format!("{error:#}")).unwrap_or_default()
+        self.error.as_ref().map(with_causes).unwrap_or_default()
     }
 
     /// Prints the message to standard error and returns the exit code.
-    pub fn report(self) -> ExitCode {
+    pub fn report(self) -> u8 {
         if let Some(error) = &self.error {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", with_causes(error));
         }
-        ExitCode::from(self.code)
+        self.code
     }
+}
+
+/// An error and its causes, without those that it tells of itself.
+fn with_causes(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |mut text, cause| {
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            text += if text.is_empty() { "" } else { ": " };
+            text += &cause;
+        }
+        text
+    })
 }
 
 impl From<RuntimeError> for Failure {

@@ -2,15 +2,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use spmd_run::launch::{self, ControllerEnv, LocalJob, Outcome};
-use spmd_run::rendezvous::{self, Abort, JobToken, JoinOptions, Rendezvous};
+use spmd_run::launch::{self, ControllerEnv, LocalJob};
+use spmd_run::rendezvous::{self, Abort, JobToken, JoinError, JoinOptions, Rendezvous};
 use spmd_run::runtime::{DataPlaneOptions, World};
 
-use super::{Failure, Format};
+use super::{Failure, Format, exit};
 
 #[derive(Args)]
 pub struct JobOptions {
@@ -66,7 +65,9 @@ pub struct JobOptions {
 enum Transport {
     Auto,
     Tcp,
+    #[value(hide = true)]
     Shm,
+    #[value(hide = true)]
     Mpi,
 }
 
@@ -120,7 +121,7 @@ impl JobOptions {
             (&self.coordinator, self.process_id, self.processes)
         {
             let host_coordinator =
-                if process_index == 0 { Some(rendezvous::listen(coordinator).map_err(Failure::peer)?) } else { None };
+                if process_index == 0 { Some(rendezvous::listen(coordinator).map_err(join_failure)?) } else { None };
             return Ok(Role::Controller(Membership::ByHand(JoinOptions {
                 host_coordinator,
                 token: self.token()?,
@@ -134,14 +135,15 @@ impl JobOptions {
     }
 
     /// Starts this very command in every controller process and waits for the job's end.
-    pub fn launch(&self, processes: u32) -> Result<ExitCode, Failure> {
+    pub fn launch(&self, processes: u32) -> Result<u8, Failure> {
         let program = std::env::current_exe().map_err(Failure::program)?;
         let job = LocalJob { args: std::env::args_os().skip(1).collect(), ..LocalJob::new(processes, program) };
         let outcome = launch::local(&job).map_err(Failure::program)?;
-        if outcome != Outcome::Done {
+        // A process that fails by itself has said why.
+        if !(0..=3).contains(&outcome.exit_code()) {
             eprintln!("error: {outcome}");
         }
-        Ok(ExitCode::from(outcome.exit_code()))
+        Ok(outcome.exit_code())
     }
 
     fn token(&self) -> Result<Option<JobToken>, Failure> {
@@ -173,11 +175,11 @@ impl Membership {
     pub fn take_part(
         self,
         job: &JobOptions,
-        part: impl FnOnce(World, DataPlaneOptions) -> Result<ExitCode, Failure>,
-    ) -> Result<ExitCode, Failure> {
+        part: impl FnOnce(World, DataPlaneOptions) -> Result<u8, Failure>,
+    ) -> Result<u8, Failure> {
         let (options, launched) = match self {
             Membership::Alone => {
-                watch_time(job.timeout, World::alone());
+                watch_time(job.timeout, World::alone(), false);
                 return part(World::alone(), DataPlaneOptions::default());
             }
             Membership::Launched(options) => (options, true),
@@ -187,8 +189,8 @@ impl Membership {
             address: address_towards(&options.coordinator),
             secret: options.token.as_ref().map_or([0; 32], |token| token.derive_key("spmd-run 2026 data plane")),
         };
-        let world = World::of(Rendezvous::join(options).map_err(Failure::peer)?, job.stall_timeout);
-        watch_time(job.timeout, world.clone());
+        let world = World::of(Rendezvous::join(options).map_err(join_failure)?, job.stall_timeout);
+        watch_time(job.timeout, world.clone(), launched);
         leave_when_aborted(&world, launched);
         let code = part(world.clone(), data_plane).and_then(|code| {
             world.shutdown().map_err(Failure::peer)?;
@@ -198,6 +200,13 @@ impl Membership {
             Some(first) => of_other(&first, world.process_index(), launched),
             None => failure,
         })
+    }
+}
+
+fn join_failure(error: JoinError) -> Failure {
+    match error {
+        JoinError::Options(_) => Failure::wrong_usage(error),
+        _ => Failure::peer(error),
     }
 }
 
@@ -232,31 +241,33 @@ fn leave_when_aborted(world: &World, launched: bool) {
         let failure = of_other(abort, this, launched);
         std::thread::spawn(move || {
             std::thread::sleep(GRACE);
-            let _ = failure.report();
-            std::process::exit(3);
+            exit(failure.report());
         });
     });
 }
 
 /// Ends the job when its time is over.
-fn watch_time(limit: Option<Duration>, world: World) {
+fn watch_time(limit: Option<Duration>, world: World, launched: bool) {
     let Some(limit) = limit else { return };
     std::thread::spawn(move || {
         std::thread::sleep(limit);
         let failure =
             Failure::program(anyhow::anyhow!("the job did not end within {} s (--timeout)", limit.as_secs_f64()));
-        if world.abort(&failure.message()).is_none() {
-            let _ = failure.report();
-        }
-        std::process::exit(1);
+        exit(match world.abort(&failure.message()) {
+            Some(first) => of_other(&first, world.process_index(), launched).report(),
+            None => failure.report(),
+        });
     });
 }
+
+/// A year.
+const MAX_SECONDS: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// A number of seconds, fractions allowed.
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     match Duration::try_from_secs_f64(seconds) {
-        Ok(duration) if !duration.is_zero() => Ok(duration),
-        _ => Err("must be more than 0 seconds".to_owned()),
+        Ok(duration) if !duration.is_zero() && duration <= MAX_SECONDS => Ok(duration),
+        _ => Err(format!("must be more than 0 and at most {} seconds", MAX_SECONDS.as_secs())),
     }
 }

@@ -8,8 +8,7 @@ mod report;
 mod run;
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
-use std::process::ExitCode;
+use std::io::{IsTerminal, Write};
 
 use clap::{Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
@@ -45,7 +44,7 @@ const COMMANDS: [&str; 3] = ["run", "devices", "plugin"];
 const NOT_YET: [&str; 4] = ["bench", "inspect", "status", "coordinator"];
 
 /// Parses the arguments, runs the command and turns a failure into its message and exit code.
-pub fn main() -> ExitCode {
+pub fn main() -> u8 {
     let arguments = match with_default_command(std::env::args_os().collect()) {
         Ok(arguments) => arguments,
         Err(failure) => return failure.report(),
@@ -71,6 +70,14 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => failure.report(),
     }
+}
+
+/// Ends the process at once. A plugin's threads may still be at work, and the destructors that run at an orderly exit
+/// would take from under them what they use.
+pub fn exit(code: u8) -> ! {
+    let _ = std::io::stdout().flush();
+    // SAFETY: it does nothing but end the process.
+    unsafe { libc::_exit(code.into()) }
 }
 
 /// XLA logs every client and every dump; its errors come back as errors. The user's own choice counts.

@@ -1,10 +1,8 @@
 //! `spmd-run plugin`: known PJRT plugins and where they are.
 
-use std::process::ExitCode;
-
 use clap::{Args, Subcommand};
 
-use super::report::table;
+use super::report::{print, table};
 use super::{Failure, Format};
 use spmd_run::plugins;
 
@@ -29,15 +27,15 @@ enum Action {
     },
 }
 
-pub fn main(options: Options) -> Result<ExitCode, Failure> {
+pub fn main(options: Options) -> Result<u8, Failure> {
     match options.action {
-        Action::List { format } => list(format),
+        Action::List { format } => print(&list(format))?,
         Action::Install { name } => install(&name)?,
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(0)
 }
 
-fn list(format: Format) {
+fn list(format: Format) -> String {
     let listings = plugins::list();
     match format {
         Format::Text => {
@@ -51,7 +49,7 @@ fn list(format: Format) {
                     vec![listing.known.name.to_owned(), listing.known.about.to_owned(), place]
                 })
                 .collect();
-            print!("{}", table(&["name", "about", "where"], &rows));
+            table(&["name", "about", "where"], &rows)
         }
         Format::Json => {
             let rows: Vec<_> = listings
@@ -65,7 +63,7 @@ fn list(format: Format) {
                     })
                 })
                 .collect();
-            println!("{}", serde_json::Value::from(rows));
+            format!("{}\n", serde_json::Value::from(rows))
         }
     }
 }
@@ -73,6 +71,5 @@ fn list(format: Format) {
 fn install(name: &str) -> Result<(), Failure> {
     let installed = plugins::install(name).map_err(Failure::program)?;
     let how = if installed.fresh { "installed" } else { "already there" };
-    println!("{} ({how})", installed.path.display());
-    Ok(())
+    print(&format!("{} ({how})\n", installed.path.display()))
 }

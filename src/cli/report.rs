@@ -1,6 +1,10 @@
 //! Text for people.
 
+use std::io::{ErrorKind, Write};
+
 use spmd_run::runtime::Device;
+
+use super::Failure;
 
 /// Lays rows out in columns, two spaces apart; columns whose name starts with `#` hold numbers and are aligned right.
 pub fn table(columns: &[&str], rows: &[Vec<String>]) -> String {
@@ -19,6 +23,17 @@ pub fn table(columns: &[&str], rows: &[Vec<String>]) -> String {
         text.push('\n');
     }
     text
+}
+
+/// Writes text to standard output. Whoever reads it may have read enough.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::program(anyhow::Error::new(error).context("cannot write to standard output")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Dense ids as `0-3`.

@@ -3,8 +3,8 @@
 mod inputs;
 mod outputs;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
@@ -62,11 +62,11 @@ pub struct Options {
     expect: Option<PathBuf>,
 
     /// Relative difference that --expect allows
-    #[arg(long, value_name = "R", default_value_t = 0.0, requires = "expect")]
+    #[arg(long, value_name = "R", default_value_t = 0.0, requires = "expect", value_parser = tolerance)]
     rtol: f64,
 
     /// Absolute difference that --expect allows
-    #[arg(long, value_name = "A", default_value_t = 0.0, requires = "expect")]
+    #[arg(long, value_name = "A", default_value_t = 0.0, requires = "expect", value_parser = tolerance)]
     atol: f64,
 
     /// Steps to time
@@ -92,6 +92,12 @@ struct Steps {
     gather: bool,
 }
 
+/// A finite number that is not negative.
+fn tolerance(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if number.is_finite() && number >= 0.0 { Ok(number) } else { Err("must be finite and not negative".to_owned()) }
+}
+
 /// `I=FILE`
 fn indexed_file(text: &str) -> Result<(usize, PathBuf), String> {
     let (index, file) = text.split_once('=').ok_or("not of the form I=FILE.npy")?;
@@ -99,7 +105,7 @@ fn indexed_file(text: &str) -> Result<(usize, PathBuf), String> {
     Ok((index, file.into()))
 }
 
-pub fn main(options: Options) -> Result<ExitCode, Failure> {
+pub fn main(options: Options) -> Result<u8, Failure> {
     options.check_usage()?;
     let membership = match options.job.role()? {
         Role::Launcher { processes } => {
@@ -109,6 +115,7 @@ pub fn main(options: Options) -> Result<ExitCode, Failure> {
             if !needs_import(&program, counts) {
                 options.plan(&program, counts, processes)?;
             }
+            options.check_files()?;
             plugins::find(options.job.plugin.as_deref())?;
             return options.job.launch(processes);
         }
@@ -118,7 +125,10 @@ pub fn main(options: Options) -> Result<ExitCode, Failure> {
         let bytes = read(&options.program)?;
         same_program(&world, &bytes)?;
         let mine = match world.process_index() {
-            0 => Some(options.prepare(&bytes, world.process_count())?),
+            0 => {
+                options.check_files()?;
+                Some(options.prepare(&bytes, world.process_count())?)
+            }
             _ => None,
         };
         options.run(world, data_plane, mine)
@@ -167,6 +177,24 @@ impl Options {
             }
             None => Ok(()),
         }
+    }
+
+    /// Checks that files can be read and written, before any work is done for them.
+    fn check_files(&self) -> Result<(), Failure> {
+        let args = self.args.iter().map(|(_, path)| path);
+        for path in self.input.iter().chain(args).chain(&self.expect) {
+            File::open(path).with_context(|| path.display().to_string()).map_err(Failure::program)?;
+        }
+        if let Some(path) = &self.output {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let writable = if path.exists() {
+                File::options().append(true).open(path).map(drop)
+            } else {
+                tempfile::tempfile_in(folder).map(drop)
+            };
+            writable.with_context(|| format!("cannot write {}", path.display())).map_err(Failure::program)?;
+        }
+        Ok(())
     }
 
     /// The program, and the job that it makes.
@@ -225,12 +253,7 @@ impl Options {
     }
 
     /// One controller's part. Process 0 brings the plan and the program, and its options count.
-    fn run(
-        &self,
-        world: World,
-        data_plane: DataPlaneOptions,
-        mine: Option<(Plan, Program)>,
-    ) -> Result<ExitCode, Failure> {
+    fn run(&self, world: World, data_plane: DataPlaneOptions, mine: Option<(Plan, Program)>) -> Result<u8, Failure> {
         let plugin = plugins::find(self.job.plugin.as_deref())?;
         let (plan, program) = mine.unzip();
         let (plan, steps) =
@@ -241,9 +264,9 @@ impl Options {
         let mut report = Report::new(&runtime, &executable, plan, self.job.format);
         if steps.check {
             if is_first {
-                report.print();
+                report.print()?;
             }
-            return Ok(ExitCode::SUCCESS);
+            return Ok(0);
         }
 
         let arrays = self.inputs(executable.parameters(), plan.replicas as usize)?;
@@ -262,9 +285,13 @@ impl Options {
             }
         }
         if is_first {
-            report.print();
+            report.print()?;
         }
-        Ok(if matches { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        if let (Some(expected), false) = (&self.expect, matches) {
+            eprintln!("error: the results differ from {}", expected.display());
+            return Ok(1);
+        }
+        Ok(0)
     }
 }
 

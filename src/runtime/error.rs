@@ -3,6 +3,7 @@
 use crate::collective::CollectiveError;
 use crate::host_array::ArrayError;
 use crate::mesh::ShardingError;
+use crate::pjrt::ErrorCode;
 use crate::transport::TransportError;
 use crate::transport::tcp::MeshError;
 use crate::{hlo, lower, partition, pjrt};
@@ -68,9 +69,15 @@ pub enum ArgumentError {
 impl RuntimeError {
     /// Whether the failure is another process's or the rendezvous's rather than this program's.
     pub fn is_of_peer(&self) -> bool {
-        matches!(
-            self,
-            RuntimeError::World(_) | RuntimeError::Mesh(_) | RuntimeError::Topology(_) | RuntimeError::Transport(_)
-        )
+        match self {
+            RuntimeError::World(_) | RuntimeError::Mesh(_) | RuntimeError::Topology(_) | RuntimeError::Transport(_) => {
+                true
+            }
+            // Collectives end with these.
+            RuntimeError::Pjrt(error) => {
+                matches!(error.code(), Some(ErrorCode::Aborted | ErrorCode::Unavailable | ErrorCode::DeadlineExceeded))
+            }
+            _ => false,
+        }
     }
 }

@@ -18,9 +18,7 @@ impl Options {
         let mut arrays = Vec::with_capacity(parameters.len());
         for (index, parameter) in parameters.iter().enumerate() {
             let array = match (files.remove(&index), fill) {
-                (Some((file, array)), _) => convert(array, parameter, replicas)
-                    .map_err(|error| anyhow::anyhow!("{file}: arg{index}: {error}"))
-                    .map_err(Failure::program)?,
+                (Some(array), _) => convert(array, parameter, replicas).map_err(Failure::program)?,
                 (None, Some(fill)) => HostArray::filled(fill, index, parameter.dtype, &parameter.dims_usize())
                     .map_err(Failure::program)?,
                 (None, None) => {
@@ -36,8 +34,8 @@ impl Options {
         Ok(arrays)
     }
 
-    /// What the files give, by the argument's number, with the name of the file.
-    fn read_files(&self, parameters: usize) -> Result<BTreeMap<usize, (String, NpyArray)>, Failure> {
+    /// What the files give, by the argument's number.
+    fn read_files(&self, parameters: usize) -> Result<BTreeMap<usize, NpyArray>, Failure> {
         let mut files = BTreeMap::new();
         if let Some(path) = &self.input {
             for (name, array) in npz::read_npz(path).map_err(Failure::program)? {
@@ -49,7 +47,7 @@ impl Options {
                         names(parameters)
                     ))
                 })?;
-                files.insert(index, (path.display().to_string(), array));
+                files.insert(index, array);
             }
         }
         for (index, path) in &self.args {
@@ -58,7 +56,9 @@ impl Options {
                 return Err(Failure::usage(format!("--arg {index}={path}: the program takes {}", names(parameters))));
             }
             let array = npz::read_npy(Path::new(path)).map_err(Failure::program)?;
-            files.insert(*index, (path.display().to_string(), array));
+            if files.insert(*index, array).is_some() {
+                return Err(Failure::usage(format!("--arg {index}={}: arg{index} is given twice", path.display())));
+            }
         }
         Ok(files)
     }

@@ -7,7 +7,7 @@ use spmd_run::runtime::{Executable, GlobalArray, Plan, Runtime, StepTimes};
 
 use super::{Failure, Options};
 use crate::cli::Format;
-use crate::cli::report::table;
+use crate::cli::report::{print, table};
 
 /// What is told about a run.
 pub struct Report {
@@ -58,11 +58,11 @@ impl Report {
     }
 
     /// Writes the report to standard output.
-    pub fn print(&self) {
-        match self.format {
-            Format::Text => print!("{}", self.text()),
-            Format::Json => println!("{}", self.as_json()),
-        }
+    pub fn print(&self) -> Result<(), Failure> {
+        print(&match self.format {
+            Format::Text => self.text(),
+            Format::Json => format!("{}\n", self.as_json()),
+        })
     }
 
     fn text(&self) -> String {
