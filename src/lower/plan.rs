@@ -68,13 +68,14 @@ pub(super) fn plan(
     }
     let collective = Collective::new(instruction, shapes, module)?;
     let (replicas, partitions) = (layout.replicas, layout.partitions);
+    let processes = layout.devices_per_process.len();
     if instruction.opcode == "collective-permute" {
         let pairs = groups::device_pairs(instruction, replicas, partitions)?;
         if pairs.iter().copied().eq((0..(replicas * partitions) as u32).map(|device| (device, device))) {
             return Ok(Some(Plan::Forward));
         }
         collective.check_same_shapes()?;
-        if let Some(pairs) = local_pairs(&pairs, local_devices).filter(|_| collective.operands.len() == 1) {
+        if let Some(pairs) = local_pairs(&pairs, local_devices, processes).filter(|_| collective.operands.len() == 1) {
             return Ok(Some(Plan::Local(Participants::Pairs(pairs))));
         }
         let groups = connected(&pairs, replicas * partitions);
@@ -92,7 +93,7 @@ pub(super) fn plan(
         let groups = connected(&pairs, replicas * partitions);
         return Ok(Some(collective.bridge(CollectiveKind::CollectivePermute { pairs }, groups)));
     }
-    let local = if collective.xla_has(&kind) { local_groups(&groups, local_devices) } else { None };
+    let local = if collective.xla_has(&kind) { local_groups(&groups, local_devices, processes) } else { None };
     match local {
         Some(groups) => Ok(Some(Plan::Local(Participants::Groups(groups)))),
         None => Ok(Some(collective.bridge(kind, groups))),
@@ -285,7 +286,7 @@ fn connected(pairs: &[(u32, u32)], devices: i64) -> Vec<Vec<u32>> {
 }
 
 /// The groups as local ids, if each stays in a process and all processes have the same ones.
-fn local_groups(groups: &[Vec<u32>], local_devices: u32) -> Option<Vec<Vec<i64>>> {
+fn local_groups(groups: &[Vec<u32>], local_devices: u32, processes: usize) -> Option<Vec<Vec<i64>>> {
     let inside = |group: &&Vec<u32>| {
         let process = |device: &u32| device / local_devices;
         group.windows(2).all(|pair| process(&pair[0]) == process(&pair[1]))
@@ -294,23 +295,30 @@ fn local_groups(groups: &[Vec<u32>], local_devices: u32) -> Option<Vec<Vec<i64>>
         return None;
     }
     let local = |group: &Vec<u32>| group.iter().map(|device| i64::from(device % local_devices)).collect::<Vec<_>>();
-    same_everywhere(groups.iter().filter_map(|group| Some((group.first()? / local_devices, local(group)))))
+    same_everywhere(processes, groups.iter().filter_map(|group| Some((group.first()? / local_devices, local(group)))))
 }
 
 /// The pairs as local ids, if each stays in a process and all processes have the same ones.
-fn local_pairs(pairs: &[(u32, u32)], local_devices: u32) -> Option<Vec<(i64, i64)>> {
+fn local_pairs(pairs: &[(u32, u32)], local_devices: u32, processes: usize) -> Option<Vec<(i64, i64)>> {
     let inside = |&(source, target): &(u32, u32)| source / local_devices == target / local_devices;
     if pairs.is_empty() || !pairs.iter().all(inside) {
         return None;
     }
     let local = |device: u32| i64::from(device % local_devices);
-    same_everywhere(pairs.iter().map(|&(source, target)| (source / local_devices, (local(source), local(target)))))
+    same_everywhere(
+        processes,
+        pairs.iter().map(|&(source, target)| (source / local_devices, (local(source), local(target)))),
+    )
 }
 
-fn same_everywhere<T: Ord>(entries: impl Iterator<Item = (u32, T)>) -> Option<Vec<T>> {
+/// The entries of each process, if all processes have some, and the same ones.
+fn same_everywhere<T: Ord>(processes: usize, entries: impl Iterator<Item = (u32, T)>) -> Option<Vec<T>> {
     let mut by_process: HashMap<u32, Vec<T>> = HashMap::new();
     for (process, entry) in entries {
         by_process.entry(process).or_default().push(entry);
+    }
+    if by_process.len() != processes {
+        return None;
     }
     by_process.values_mut().for_each(|entries| entries.sort_unstable());
     let mut lists = by_process.into_values();

@@ -7,17 +7,18 @@ use crate::proto::{HloComputationProto, HloInstructionProto};
 
 /// The operation, if the computation combines its two scalar parameters by a known one.
 ///
-/// Conversions to a wider float type and back are looked through: reductions of narrow floats are accumulated in f32.
+/// Copies are looked through, and so are conversions to a wider float type and back: reductions of narrow floats are
+/// accumulated in f32.
 pub(super) fn recognise(computation: &HloComputationProto, dtype: DType) -> Option<ReduceOp> {
     let find = |id: i64| computation.instructions.iter().find(|instruction| instruction.id == id);
     let through_conversions = |id: i64| {
         let mut instruction = find(id)?;
         for _ in 0..computation.instructions.len() {
-            if !matches!(instruction.opcode.as_str(), "convert" | "copy") || !is_float(instruction) {
+            if !matches!(instruction.opcode.as_str(), "convert" | "copy") {
                 break;
             }
             let inner = find(*instruction.operand_ids.first()?)?;
-            if !is_float(inner) {
+            if instruction.opcode == "convert" && !(is_float(instruction) && is_float(inner)) {
                 break;
             }
             instruction = inner;

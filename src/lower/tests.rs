@@ -758,3 +758,12 @@ fn shapes_must_fit_the_groups() {
         @"c: a group of 4 needs 4 operands of one shape"
     );
 }
+
+#[test]
+fn pairs_inside_one_process_only_are_not_taken_for_those_of_all() {
+    let text = "HloModule m, num_partitions=4\n\nENTRY e {\n  p = s32[2] parameter(0)\n  \
+                ROOT shift = s32[2] collective-permute(p), channel_id=1, source_target_pairs={{0,1}}\n}\n";
+    let module = crate::hlo::parse(text, "m.hlo").unwrap();
+    let layout = Layout { replicas: 1, partitions: 4, devices_per_process: vec![2, 2] };
+    assert_eq!(lower(&module, &layout).unwrap().collectives.len(), 1);
+}

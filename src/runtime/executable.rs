@@ -280,20 +280,22 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepa
     }
     let partitioned = partition::partition(runtime.client.plugin(), program, replicas, partitions)?;
     let devices_per_process = runtime.topology.devices_per_process();
-    let lowered = lower::lower(&partitioned.module, &lower::Layout { replicas, partitions, devices_per_process })?;
+    let lowered = lower::lower(&partitioned.module, &lower::Layout { replicas, partitions, devices_per_process });
     let was_partitioned = matches!(program, Program::Hlo(module) if partition::is_partitioned(module));
     let alone = runtime.world.process_count() == 1;
-    let module = if alone && !was_partitioned && lowered.collectives.is_empty() {
-        PreparedModule::Whole
+    let needs_ours = lowered.as_ref().is_ok_and(|lowered| !lowered.collectives.is_empty());
+    let (module, collectives) = if alone && !was_partitioned && !needs_ours {
+        (PreparedModule::Whole, Vec::new())
     } else {
-        PreparedModule::Lowered(lowered.module.proto.encode_to_vec())
+        let lowered = lowered?;
+        (PreparedModule::Lowered(lowered.module.proto.encode_to_vec()), lowered.collectives)
     };
     let parameters = &partitioned.module.proto.host_program_shape.parameters;
     let tupled = matches!(&parameters[..], [only] if shape::is_tuple(only));
     Ok(Prepared {
         name: partitioned.module.proto.name.clone(),
         module,
-        collectives: lowered.collectives,
+        collectives,
         tupled,
         donated: donated_parameters(&partitioned.module.proto, tupled),
         parameters: partitioned.parameters.iter().map(PreparedArray::encode).collect::<Result<_, _>>()?,
