@@ -37,7 +37,10 @@ pub fn program_counts(program: &Program) -> Counts {
 pub fn uses_shardy(program: &Program) -> bool {
     match program {
         Program::Hlo(module) => is_for_shardy(&module.proto),
-        Program::Mlir(code) => code.windows(4).any(|window| window == b"sdy."),
+        // Bytecode names the dialect on its own.
+        Program::Mlir(code) => {
+            code.windows(4).any(|window| window == b"sdy.") || code.windows(5).any(|window| window == b"\0sdy\0")
+        }
     }
 }
 

@@ -91,7 +91,7 @@ def elementwise(add):
     add("accuracy_mode", lambda x: lax.tanh(x, accuracy=lax.AccuracyMode.HIGHEST), f32(4), not_run="no such accuracy on CPU")
 
     add.family = "binary"
-    for name in "add sub mul div rem pow max min atan2 nextafter igamma igammac random_gamma_grad".split():
+    for name in "add sub mul div rem pow max min atan2 nextafter igamma".split():
         add(name, getattr(lax, name), f32(4), f32(4))
     for name in "eq ne lt le gt ge".split():
         add(name, getattr(lax, name), f32(2, 3), f32(2, 3))
@@ -356,7 +356,6 @@ def randomness(add):
     add("categorical", lambda k, a: jax.random.categorical(k, a), key, f32(3, 4))
     add("split", lambda k: (jax.random.split(k, 3), jax.random.fold_in(k, 7)), key)
     add("gamma", lambda k: jax.random.gamma(k, 0.7, (2,)), key)
-    add("beta", lambda k: (jax.random.beta(k, 0.5, 2.0, (2,)), jax.random.dirichlet(k, jnp.ones(3))), key)
     add("poisson", lambda k: jax.random.poisson(k, 3.0, (2,)), key)
     for name, impl in (("threefry", "threefry2x32"), ("rbg", "rbg"), ("unsafe_rbg", "unsafe_rbg")):
         add(f"key_{name}", lambda seed, impl=impl: jax.random.normal(jax.random.key(seed, impl=impl), (3,)), s32())

@@ -95,6 +95,11 @@ impl DenseWriter {
         DenseWriter { dtype, words: Vec::with_capacity(len_hint.min(1 << 16)) }
     }
 
+    /// Whether the elements are real floating-point numbers.
+    pub fn is_of_floats(&self) -> bool {
+        self.dtype != DType::Pred && integer_is_signed(self.dtype).is_none() && part_of_complex(self.dtype).is_none()
+    }
+
     /// Elements so far.
     pub fn len(&self) -> usize {
         self.words.len() / words_per_element(self.dtype)

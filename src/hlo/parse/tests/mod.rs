@@ -193,6 +193,9 @@ fn literals() {
     assert_eq!(literal("c64[2]", "{(1, -nan), (2.5, inf)}").c64s.len(), 4);
     assert_eq!(literal("f32[]", "-nan(0x123)").f32s[0].to_bits(), 0xff80_0123);
     assert_eq!(literal("f32[]", "nan").f32s[0].to_bits(), 0x7fc0_0000);
+    assert_eq!(literal("f32[2]", "{-0, 0}").f32s.iter().map(|zero| zero.to_bits()).collect::<Vec<_>>(), [1 << 31, 0]);
+    assert_eq!(literal("c64[]", "(-0, 1)").c64s[0].to_bits(), 1 << 31);
+    assert_eq!(literal("s32[]", "-0").s32s, [0]);
     assert_eq!(literal("s32[2,0]", "{ {}, {} }").s32s, [0; 0]);
     assert_eq!(literal("(s32[], (f32[1]))", "(7, ({1}))").tuple_literals[0].s32s, [7]);
     assert_eq!(literal("s8[3]", "1").s8s, [1, 0, 0]);
