@@ -1,7 +1,8 @@
 //! Options that every command with controller processes takes, and who this process is under them.
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
-use std::path::PathBuf;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -106,6 +107,9 @@ impl JobOptions {
         self.refuse_later_options()?;
         if let Some(environment) = ControllerEnv::from_env().map_err(Failure::wrong_usage)? {
             let ControllerEnv { coordinator, listener, process_index, process_count, token } = environment;
+            if process_count == 1 {
+                return Ok(Role::Controller(Membership::Alone));
+            }
             if let Some(processes) = self.processes.filter(|&processes| processes != process_count) {
                 return Err(Failure::usage(format!(
                     "-n {processes}: the launcher started {process_count} processes: leave -n out"
@@ -128,20 +132,20 @@ impl JobOptions {
                 ..JoinOptions::new(coordinator.clone(), process_index, process_count, self.rendezvous_timeout)
             })));
         }
-        Ok(match self.processes {
-            None | Some(1) => Role::Controller(Membership::Alone),
-            Some(processes) => Role::Launcher { processes },
-        })
+        // A single controller has a launcher too, which is there to tell the story when a plugin ends the process.
+        Ok(Role::Launcher { processes: self.processes.unwrap_or(1) })
     }
 
-    /// Starts this very command in every controller process and waits for the job's end.
-    pub fn launch(&self, processes: u32) -> Result<u8, Failure> {
+    /// Starts this very command in every controller process and waits for the job's end. `subject` is what the job is
+    /// about, for messages.
+    pub fn launch(&self, processes: u32, subject: Option<&Path>) -> Result<u8, Failure> {
         let program = std::env::current_exe().map_err(Failure::program)?;
         let job = LocalJob { args: std::env::args_os().skip(1).collect(), ..LocalJob::new(processes, program) };
         let outcome = launch::local(&job).map_err(Failure::program)?;
         // A process that fails by itself has said why.
         if !(0..=3).contains(&outcome.exit_code()) {
-            eprintln!("error: {outcome}");
+            let subject = subject.map_or(String::new(), |subject| format!("{}: ", subject.display()));
+            eprintln!("error: {subject}{outcome}{}", advice(&outcome));
         }
         Ok(outcome.exit_code())
     }
@@ -200,6 +204,24 @@ impl Membership {
             Some(first) => of_other(&first, world.process_index(), launched),
             None => failure,
         })
+    }
+}
+
+/// What to do when a signal ended a controller that nobody sent it.
+fn advice(outcome: &launch::Outcome) -> &'static str {
+    let launch::Outcome::Failed(failed) = outcome else { return "" };
+    if failed.phase.is_none() {
+        return "";
+    }
+    match failed.status.signal() {
+        Some(libc::SIGKILL) => {
+            "\nif nobody killed it, the system did, as memory ran out: see dmesg, and take fewer processes or a smaller \
+             program"
+        }
+        Some(libc::SIGABRT | libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGTRAP) => {
+            "\nthe plugin crashed: try another version of it (--plugin), and report this program to its makers"
+        }
+        _ => "",
     }
 }
 

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use spmd_run::hlo::{self, HloModule, Program};
+use spmd_run::hlo::{self, HloModule, ParseError, Program};
 use spmd_run::host_array::Fill;
+use spmd_run::launch::phase;
 use spmd_run::partition::{self, Counts};
 use spmd_run::pjrt::Plugin;
 use spmd_run::plugins;
@@ -117,7 +118,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
             }
             options.check_files()?;
             plugins::find(options.job.plugin.as_deref())?;
-            return options.job.launch(processes);
+            return options.job.launch(processes, Some(&options.program));
         }
         Role::Controller(membership) => membership,
     };
@@ -131,7 +132,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
             }
             _ => None,
         };
-        options.run(world, data_plane, mine)
+        options.run(world, data_plane, &bytes, mine)
     })
 }
 
@@ -146,6 +147,18 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
 
 fn load_program(path: &Path, bytes: &[u8]) -> Result<Program, Failure> {
     hlo::load(bytes, &path.display().to_string()).map_err(Failure::program)
+}
+
+/// Why a program does not compile, with its file and with the place in it where that is known.
+fn in_program(path: &Path, bytes: &[u8], error: RuntimeError) -> Failure {
+    if error.is_of_peer() {
+        return error.into();
+    }
+    let path = path.display().to_string();
+    match ParseError::from_mlir_diagnostic(&path, bytes, &error.to_string()) {
+        Some(error) => Failure::program(error),
+        None => Failure::program(anyhow::Error::new(error).context(path)),
+    }
 }
 
 /// Checks that all processes were given the same file.
@@ -204,7 +217,9 @@ impl Options {
         if needs_import(&program, counts) {
             let plugin = plugins::find(self.job.plugin.as_deref())?;
             let plugin = Plugin::load(&plugin.path).map_err(Failure::program)?;
-            let module = partition::import(&plugin, &program).map_err(Failure::program)?;
+            phase::enter("importing the program");
+            let module =
+                partition::import(&plugin, &program).map_err(|error| in_program(&self.program, bytes, error.into()))?;
             counts = partition::program_counts(&Program::Hlo(module));
         }
         let plan = self.plan(&program, counts, processes)?;
@@ -253,13 +268,20 @@ impl Options {
     }
 
     /// One controller's part. Process 0 brings the plan and the program, and its options count.
-    fn run(&self, world: World, data_plane: DataPlaneOptions, mine: Option<(Plan, Program)>) -> Result<u8, Failure> {
+    fn run(
+        &self,
+        world: World,
+        data_plane: DataPlaneOptions,
+        bytes: &[u8],
+        mine: Option<(Plan, Program)>,
+    ) -> Result<u8, Failure> {
         let plugin = plugins::find(self.job.plugin.as_deref())?;
         let (plan, program) = mine.unzip();
         let (plan, steps) =
             world.from_first("plan", || Ok::<_, RuntimeError>((plan.ok_or(RuntimeError::NoProgram)?, self.steps())))?;
         let runtime = Runtime::open(world, &plugin.path, plan.devices_per_process, data_plane)?;
-        let executable = Executable::compile(&runtime, plan, program)?;
+        let executable =
+            Executable::compile(&runtime, plan, program).map_err(|error| in_program(&self.program, bytes, error))?;
         let is_first = runtime.world().process_index() == 0;
         let mut report = Report::new(&runtime, &executable, plan, self.job.format);
         if steps.check {
