@@ -52,10 +52,13 @@ pub struct StepTimes {
     /// Steps that were timed.
     pub steps: usize,
     /// Seconds of the fastest one.
+    #[serde(rename = "min_seconds")]
     pub min: f64,
     /// Seconds of the median one.
+    #[serde(rename = "median_seconds")]
     pub median: f64,
     /// Seconds that 99 of 100 steps did not exceed.
+    #[serde(rename = "p99_seconds")]
     pub p99: f64,
 }
 
@@ -284,7 +287,7 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepa
     }
     phase::enter(&match program {
         Program::Hlo(module) => format!("partitioning '{}'", module.proto.name),
-        Program::Mlir(_) => "importing the program".to_owned(),
+        Program::Mlir(_) => "importing and partitioning the program".to_owned(),
     });
     let partitioned = partition::partition(runtime.client.plugin(), program, replicas, partitions)?;
     let devices_per_process = runtime.topology.devices_per_process();
