@@ -17,6 +17,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, kill_
 use signal_hook::consts::{SIGINT, SIGTSTP};
 
 use super::environment::{COORDINATOR, COORDINATOR_FD, PHASE_FD, PROCESS_COUNT, PROCESS_INDEX};
+use super::limits::{self, TooMany};
 use super::output::Output;
 use super::phase::Memory;
 use super::signals::{Signals, describe};
@@ -126,6 +127,9 @@ pub enum LaunchError {
     /// No controllers to start.
     #[error("a job needs at least 1 process")]
     NoProcesses,
+    /// More than this machine can run.
+    #[error(transparent)]
+    TooMany(#[from] TooMany),
     /// A controller did not start; those before it have been killed.
     #[error("cannot start process {process_index}, {}: {source}", .program.display())]
     Spawn {
@@ -161,6 +165,7 @@ pub fn local(job: &LocalJob) -> Result<Outcome, LaunchError> {
     if job.process_count == 0 {
         return Err(LaunchError::NoProcesses);
     }
+    limits::check(job.process_count)?;
     let signals = Signals::catch().map_err(failed("catch signals"))?;
     let mut controllers = Controllers(Vec::new());
     let output = controllers.start(job)?;

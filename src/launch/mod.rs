@@ -6,10 +6,12 @@
 
 mod environment;
 mod last_words;
+mod limits;
 mod local;
 mod output;
 pub mod phase;
 mod signals;
 
 pub use environment::{ControllerEnv, EnvironmentError};
+pub use limits::TooMany;
 pub use local::{Failed, LaunchError, LocalJob, Outcome, PEER_FAILED, local};
