@@ -15,11 +15,11 @@ use super::{Failure, Format, exit};
 #[derive(Args)]
 pub struct JobOptions {
     /// Controller processes, one per host by default
-    #[arg(short = 'n', long = "processes", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(short = 'n', long = "processes", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536), allow_negative_numbers = true)]
     processes: Option<u32>,
 
     /// CPU devices per process [default: the program's devices ÷ N, else 1]
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=2048))]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=2048), allow_negative_numbers = true)]
     pub devices_per_process: Option<u32>,
 
     /// PJRT plugin: a known name or the path of a shared library
@@ -35,7 +35,7 @@ pub struct JobOptions {
     coordinator: Option<String>,
 
     /// This process's index in a job started by hand
-    #[arg(long, value_name = "I", requires = "coordinator")]
+    #[arg(long, value_name = "I", requires = "coordinator", allow_negative_numbers = true)]
     process_id: Option<u32>,
 
     /// File with the secret that all processes of a job started by hand share [default: $SPMD_JOB_TOKEN]
@@ -43,15 +43,15 @@ pub struct JobOptions {
     token_file: Option<PathBuf>,
 
     /// Seconds until all processes must have joined
-    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds, allow_negative_numbers = true)]
     pub rendezvous_timeout: Duration,
 
     /// Seconds that a process waits for the others in a collective or at a barrier
-    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds, allow_negative_numbers = true)]
     pub stall_timeout: Duration,
 
     /// Seconds until the whole job must have ended
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
 
     /// Form of the results on standard output
