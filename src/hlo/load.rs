@@ -194,7 +194,7 @@ fn load_proto(bytes: &[u8], name: String) -> Result<Program, LoadError> {
 
 /// Decodes a message. Hostile input can ask for structures many times its own size, so what they may take is bounded:
 /// real modules need up to 20 bytes for each of theirs.
-fn decode<M: Message>(bytes: &[u8]) -> Result<M, DecodeError> {
+pub(crate) fn decode<M: Message>(bytes: &[u8]) -> Result<M, DecodeError> {
     let limit = bytes.len().saturating_mul(24).saturating_add(32 << 20);
     DecodeOptions::new().with_element_memory_limit(limit).decode_from_slice(bytes)
 }
