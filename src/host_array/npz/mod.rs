@@ -5,23 +5,22 @@
 
 mod array;
 mod header;
+mod write;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use zip::write::SimpleFileOptions;
-use zip::{CompressionMethod, ZipArchive, ZipWriter};
+use zip::ZipArchive;
 
 pub use self::array::NpyArray;
 use self::header::{Header, MAGIC};
-use super::HostArray;
-use super::element::canonical;
+pub use self::write::write_npz;
 
 const SUFFIX: &str = ".npy";
 
-/// A NumPy file that cannot be read or written, or that holds something else than the program takes.
+/// A NumPy file that cannot be read or written, or that holds something else than the program has.
 #[derive(Debug, thiserror::Error)]
 pub enum NpyError {
     /// The operating system says no.
@@ -41,7 +40,7 @@ pub enum NpyError {
         problem: String,
     },
     /// The array is not the one that is asked for.
-    #[error("{origin} is {found}, the program takes {expected}{advice}")]
+    #[error("{origin} is {found}, the program's is {expected}{advice}")]
     Mismatch {
         /// The file, and the array in it.
         origin: String,
@@ -156,26 +155,4 @@ fn wrong_length(wanted: usize, there: u64) -> String {
     } else {
         format!("the array takes {wanted} bytes, but more follow")
     }
-}
-
-/// Writes arrays by their names into a new `.npz` file, as `numpy.savez` does.
-pub fn write_npz<'a>(path: &Path, arrays: impl IntoIterator<Item = (String, &'a HostArray)>) -> Result<(), NpyError> {
-    let write = || -> io::Result<()> {
-        let mut archive = ZipWriter::new(BufWriter::new(File::create(path)?));
-        for (name, array) in arrays {
-            let header = header::text(array.dtype(), array.dims());
-            let zip64 = (header.len() + array.size()) as u64 >= u64::from(u32::MAX);
-            let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored).large_file(zip64);
-            archive.start_file(name + SUFFIX, options)?;
-            archive.write_all(&header)?;
-            if array.dtype().bits() < 8 {
-                let bytes: Vec<u8> = array.data().iter().map(|&byte| canonical(array.dtype(), byte)).collect();
-                archive.write_all(&bytes)?;
-            } else {
-                archive.write_all(array.data())?;
-            }
-        }
-        archive.finish()?.flush()
-    };
-    write().map_err(|source| NpyError::Io { file: path.display().to_string(), source })
 }
