@@ -4,6 +4,7 @@ mod devices;
 mod failure;
 mod job;
 mod plugin;
+mod program;
 mod report;
 mod run;
 

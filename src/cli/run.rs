@@ -9,32 +9,23 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use spmd_run::hlo::{self, HloModule, Program};
+use spmd_run::hlo::{HloModule, Program};
 use spmd_run::host_array::Fill;
-use spmd_run::partition::{self, Counts};
-use spmd_run::pjrt::Plugin;
 use spmd_run::plugins;
-use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Request, Runtime, RuntimeError, StepTimes, World};
+use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Runtime, RuntimeError, StepTimes, World};
 
 use super::Failure;
 use super::job::{JobOptions, Role};
+use super::program::{ProgramOptions, load_plugin};
 use outputs::Report;
 
 #[derive(Args)]
 pub struct Options {
-    /// HLO text, HloModuleProto, HloProto, StableHLO text or MLIR bytecode; told apart by content
-    program: PathBuf,
+    #[command(flatten)]
+    program: ProgramOptions,
 
     #[command(flatten)]
     job: JobOptions,
-
-    /// Partitions of the program, where it does not say
-    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
-    num_partitions: Option<u32>,
-
-    /// Replicas of the program, where it does not say
-    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..))]
-    num_replicas: Option<u32>,
 
     /// Global arguments arg0, arg1, … in flattened order
     #[arg(long, value_name = "FILE.npz")]
@@ -110,11 +101,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
     let membership = match options.job.role()? {
         Role::Launcher { processes } => {
             // Most mistakes show before a process is started, and then only once.
-            let program = load_program(&options.program, &read(&options.program)?)?;
-            let counts = partition::program_counts(&program);
-            if !needs_import(&program, counts) {
-                options.plan(&program, counts, processes)?;
-            }
+            options.program.check(processes, options.job.devices_per_process)?;
             options.check_files()?;
             plugins::find(options.job.plugin.as_deref())?;
             return options.job.launch(processes);
@@ -122,7 +109,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
         Role::Controller(membership) => membership,
     };
     membership.take_part(&options.job, |world, data_plane| {
-        let bytes = read(&options.program)?;
+        let bytes = options.program.read()?;
         same_program(&world, &bytes)?;
         let mine = match world.process_index() {
             0 => {
@@ -133,19 +120,6 @@ pub fn main(options: Options) -> Result<u8, Failure> {
         };
         options.run(world, data_plane, mine)
     })
-}
-
-/// MLIR bytecode tells its counts to XLA only.
-fn needs_import(program: &Program, counts: Counts) -> bool {
-    matches!(program, Program::Mlir(_)) && counts == Counts::default()
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    std::fs::read(path).with_context(|| path.display().to_string()).map_err(Failure::program)
-}
-
-fn load_program(path: &Path, bytes: &[u8]) -> Result<Program, Failure> {
-    hlo::load(bytes, &path.display().to_string()).map_err(Failure::program)
 }
 
 /// Checks that all processes were given the same file.
@@ -199,51 +173,19 @@ impl Options {
 
     /// The program, and the job that it makes.
     fn prepare(&self, bytes: &[u8], processes: u32) -> Result<(Plan, Program), Failure> {
-        let program = load_program(&self.program, bytes)?;
-        let mut counts = partition::program_counts(&program);
-        if needs_import(&program, counts) {
-            let plugin = plugins::find(self.job.plugin.as_deref())?;
-            let plugin = Plugin::load(&plugin.path).map_err(Failure::program)?;
-            let module = partition::import(&plugin, &program).map_err(Failure::program)?;
-            counts = partition::program_counts(&Program::Hlo(module));
-        }
-        let plan = self.plan(&program, counts, processes)?;
+        let (program, _) = self.program.load(bytes)?;
+        let counts = self.program.counts(&program, || load_plugin(self.job.plugin.as_deref()))?;
+        let plan = self.program.plan(&program, counts, processes, self.job.devices_per_process)?;
         if let Program::Hlo(HloModule { elided_constants, .. }) = &program
             && let Some(name) = elided_constants.first()
         {
             tracing::warn!(
                 "{}: the text leaves out the values of '{name}', as of {} constants in all: the results mean nothing",
-                self.program.display(),
+                self.program.name(),
                 elided_constants.len()
             );
         }
         Ok((plan, program))
-    }
-
-    /// Matches program and devices. Options may not contradict the program's header, and count more than `counts` that
-    /// are only concluded from its shardings and collectives.
-    fn plan(&self, program: &Program, counts: Counts, processes: u32) -> Result<Plan, Failure> {
-        let stated = match program {
-            Program::Hlo(module) => {
-                Counts { replicas: module.config.replica_count, partitions: module.config.num_partitions }
-            }
-            Program::Mlir(_) => partition::program_counts(program),
-        };
-        let request = Request {
-            program_replicas: count(stated.replicas),
-            program_partitions: count(stated.partitions),
-            replicas: self.num_replicas.or(count(counts.replicas)),
-            partitions: self.num_partitions.or(count(counts.partitions)),
-            processes,
-            devices_per_process: self.job.devices_per_process,
-        };
-        let plan = Plan::new(&request).map_err(Failure::program)?;
-        if let Program::Hlo(module) = program {
-            hlo::verify(module, plan.replicas.into(), plan.partitions.into())
-                .with_context(|| self.program.display().to_string())
-                .map_err(Failure::program)?;
-        }
-        Ok(plan)
     }
 
     /// What all processes must do alike, whatever their own options say.
@@ -293,9 +235,4 @@ impl Options {
         }
         Ok(0)
     }
-}
-
-/// A count that a program states; no device has room for more than 32 bits can tell.
-fn count(number: Option<i64>) -> Option<u32> {
-    number.map(|number| u32::try_from(number).unwrap_or(if number < 0 { 1 } else { u32::MAX }))
 }

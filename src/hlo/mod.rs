@@ -13,7 +13,7 @@ pub mod shape;
 mod verify;
 
 pub use dead_code::remove_dead_code;
-pub use load::{LoadError, load};
+pub use load::{Form, LoadError, load, load_with_form};
 pub use parse::{ParseError, parse};
 pub use print::print;
 pub use verify::{VerifyError, verify};
