@@ -245,6 +245,9 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepa
     };
     let pipeline = Pipeline::new(runtime.client.plugin(), program, &layout)?;
     let tupled = pipeline.is_tupled();
+    let mut donated: Vec<usize> = pipeline.donations().into_iter().map(|(argument, _)| argument).collect();
+    donated.sort_unstable();
+    donated.dedup();
     let Pipeline { partitioned, lowered, runs_whole } = pipeline;
     let (module, collectives) = if runs_whole {
         (PreparedModule::Whole, Vec::new())
@@ -257,25 +260,10 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepa
         module,
         collectives,
         tupled,
-        donated: donated_parameters(&partitioned.module.proto, tupled),
+        donated,
         parameters: partitioned.parameters.iter().map(PreparedArray::encode).collect::<Result<_, _>>()?,
         results: partitioned.results.iter().map(PreparedArray::encode).collect::<Result<_, _>>()?,
     })
-}
-
-/// The arguments, in flattened order, whose memory an execution may take.
-fn donated_parameters(module: &proto::HloModuleProto, tupled: bool) -> Vec<usize> {
-    let aliased = module.input_output_alias.entries.iter();
-    let aliased = aliased.map(|entry| (entry.parameter_number, &entry.parameter_shape_index));
-    let donors = module.buffer_donor.entries.iter();
-    let donors = donors.map(|entry| (entry.parameter_number, &entry.parameter_shape_index));
-    let mut donated: Vec<usize> = aliased
-        .chain(donors)
-        .filter_map(|(parameter, index)| usize::try_from(if tupled { *index.first()? } else { parameter }).ok())
-        .collect();
-    donated.sort_unstable();
-    donated.dedup();
-    donated
 }
 
 impl PreparedArray {

@@ -59,6 +59,22 @@ impl Pipeline {
         matches!(&parameters[..], [only] if shape::is_tuple(only))
     }
 
+    /// The arguments whose memory an execution may take, and the results that take it, in flattened order.
+    pub fn donations(&self) -> Vec<(usize, Option<usize>)> {
+        let module = &self.partitioned.module.proto;
+        let tupled = self.is_tupled();
+        let argument =
+            |parameter: i64, index: &[i64]| usize::try_from(if tupled { *index.first()? } else { parameter }).ok();
+        let aliases = module.input_output_alias.entries.iter().filter_map(|entry| {
+            let result = usize::try_from(entry.output_shape_index.first().copied().unwrap_or(0)).ok();
+            Some((argument(entry.parameter_number, &entry.parameter_shape_index)?, result))
+        });
+        let donors = module.buffer_donor.entries.iter();
+        let donors =
+            donors.filter_map(|entry| Some((argument(entry.parameter_number, &entry.parameter_shape_index)?, None)));
+        aliases.chain(donors).collect()
+    }
+
     /// Compiles what one process of the job compiles, on a client of `plan.devices_per_process` devices.
     ///
     /// # Errors
