@@ -14,7 +14,7 @@ mod verify;
 
 pub use dead_code::remove_dead_code;
 pub(crate) use load::decode;
-pub use load::{LoadError, load};
+pub use load::{Form, LoadError, load, load_with_form};
 pub use parse::{ParseError, parse};
 pub use print::print;
 pub use verify::{VerifyError, verify};
