@@ -280,14 +280,13 @@ fn processes_that_end_well_after_a_signal_make_a_good_end() {
 
 #[test]
 fn a_stopped_process_delays_no_end() {
-    let mut command = script(2, "trap 'exit 1' TERM; echo ready $$ >&2; read go; while :; do sleep 0.1; done");
-    // Longer than a test may take: only SIGTERM, which is long in coming to a stopped process, ends it.
-    command.stdin(Stdio::piped());
-    let mut running = Running::start(command, 2);
+    let running = Running::start(script(2, "echo ready $$ >&2; while :; do sleep 0.1; done"), 2);
     kill_process(running.pids[1], Signal::STOP).unwrap();
+    let told = Instant::now();
     running.signal(Signal::TERM);
     let (status, rest) = running.finish();
     assert_eq!(status.code(), Some(143), "{rest}");
+    assert!(told.elapsed() < LONG, "it was killed only when its time was over");
 }
 
 #[test]

@@ -92,8 +92,7 @@ pub fn read_npz_from(mut reader: impl Read + Seek, file: &str) -> Result<BTreeMa
         return Err(NpyError::malformed(file, "this is a single array (.npy), not an archive of them (.npz)"));
     }
 
-    let not_an_archive =
-        |error| NpyError::malformed(file, format!("not an .npz archive, or not a whole one: {error}"));
+    let not_an_archive = |error| NpyError::malformed(file, format!("not an .npz archive, or not a whole one: {error}"));
     let mut archive = ZipArchive::new(reader).map_err(not_an_archive)?;
     if archive.has_duplicate_names() {
         return Err(NpyError::malformed(file, "two arrays of the archive have the same name"));
