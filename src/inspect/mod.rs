@@ -26,7 +26,7 @@ pub use traffic::LinkBytes;
 use crate::hlo::{Program, shape};
 use crate::mesh::HloSharding;
 use crate::partition::{self, GlobalArg};
-use crate::pjrt::Plugin;
+use crate::pjrt::{Plugin, Value};
 use crate::runtime::{Pipeline, Plan, RuntimeError, create_client};
 use graph::Graph;
 
@@ -117,8 +117,10 @@ pub struct Array {
 /// The memory of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// The most in use at any time; older plugins do not tell.
-    pub peak_bytes: Option<i64>,
+    /// More is not in use at any time: arguments, results and temporaries, what they share counted once.
+    pub bytes_at_most: i64,
+    /// The plugin's own word on the peak; older plugins do not tell, and CPU plugins leave temporaries out.
+    pub plugin_peak_bytes: Option<i64>,
     /// Arguments.
     pub argument_bytes: i64,
     /// Results.
@@ -127,8 +129,6 @@ pub struct Memory {
     pub alias_bytes: i64,
     /// Intermediate values.
     pub temporary_bytes: i64,
-    /// Machine code.
-    pub generated_code_bytes: i64,
 }
 
 /// Inspects a program for a layout. The plan's numbers of replicas and partitions are those of the program.
@@ -186,14 +186,17 @@ pub fn inspect(plugin: &Plugin, mut program: Program, plan: Plan) -> Result<Insp
 
 fn memory(plugin: &Plugin, pipeline: Pipeline, program: &Program, plan: Plan) -> Result<Memory, RuntimeError> {
     let client = create_client(plugin, plan.devices_per_process)?;
-    let stats = pipeline.compile(&client, program, plan)?.memory_stats()?;
+    // The machine code is thrown away; buffers have their places before it is made.
+    let flags = vec![("xla_backend_optimization_level".to_owned(), Value::Int(0))];
+    let stats = pipeline.compile(&client, program, plan, flags)?.memory_stats()?;
+    let sum = [stats.outputs, stats.temporaries].into_iter().fold(stats.arguments, i64::saturating_add);
     Ok(Memory {
-        peak_bytes: stats.peak,
+        bytes_at_most: sum.saturating_sub(stats.aliased).max(stats.peak.unwrap_or(0)),
+        plugin_peak_bytes: stats.peak,
         argument_bytes: stats.arguments,
         output_bytes: stats.outputs,
         alias_bytes: stats.aliased,
         temporary_bytes: stats.temporaries,
-        generated_code_bytes: stats.generated_code,
     })
 }
 

@@ -49,7 +49,7 @@ pub fn module_at(stage: Stage, plugin: &Plugin, mut program: Program, plan: Plan
         }
         Stage::Optimized => {
             let client = create_client(plugin, plan.devices_per_process)?;
-            let (code, format) = pipeline.compile(&client, &program, plan)?.optimized_program()?;
+            let (code, format) = pipeline.compile(&client, &program, plan, Vec::new())?.optimized_program()?;
             match hlo::load(&code, &format) {
                 Ok(Program::Hlo(module)) => Ok(module),
                 Ok(Program::Mlir(_)) => Err(RuntimeError::OptimizedForm(format)),

@@ -8,7 +8,7 @@ use crate::hlo::{self, ModuleConfig, Program, shape};
 use crate::launch::phase;
 use crate::lower::{self, Layout, Lowered};
 use crate::partition::{self, Partitioned};
-use crate::pjrt::{self, Client, CompileOptions, LoadedExecutable, Plugin, ProgramFormat};
+use crate::pjrt::{self, Client, CompileOptions, LoadedExecutable, Plugin, ProgramFormat, Value};
 
 use super::{Plan, RuntimeError, bridge};
 
@@ -80,18 +80,26 @@ impl Pipeline {
         aliases.chain(donors).collect()
     }
 
-    /// Compiles what one process of the job compiles, on a client of `plan.devices_per_process` devices.
+    /// Compiles what one process of the job compiles, on a client of `plan.devices_per_process` devices and with these
+    /// XLA flags, which are named without dashes.
     ///
     /// # Errors
     /// The program cannot be lowered, or the plugin refuses it.
-    pub fn compile(self, client: &Client, program: &Program, plan: Plan) -> Result<LoadedExecutable, RuntimeError> {
+    pub fn compile(
+        self,
+        client: &Client,
+        program: &Program,
+        plan: Plan,
+        flags: Vec<(String, Value)>,
+    ) -> Result<LoadedExecutable, RuntimeError> {
         let tupled = self.is_tupled();
-        let input = if self.runs_whole {
+        let mut input = if self.runs_whole {
             CompilerInput::whole(program, plan)
         } else {
             bridge::register(client.plugin())?;
             CompilerInput::lowered(self.lowered?.module.proto.encode_to_vec(), plan, Duration::MAX)
         };
+        input.options.env_overrides.extend(flags);
         Ok(input.compile(client, tupled)?)
     }
 }

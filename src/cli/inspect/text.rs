@@ -19,8 +19,10 @@ pub fn report(report: &Report) -> String {
 
 fn header(report: &Report) -> String {
     let inspection = &report.inspection;
-    let devices =
-        |count: u32, noun: &str, by: CountedBy| format!("{} ({})", counted(count.into(), noun), counted_by(by));
+    let devices = |count: u32, noun: &str, by: CountedBy| match by {
+        CountedBy::Default => counted(count.into(), noun),
+        _ => format!("{} ({})", counted(count.into(), noun), counted_by(by)),
+    };
     let partitioner = match inspection.partitioner {
         Partitioner::None => "none, there is one partition",
         Partitioner::AlreadyPartitioned if inspection.is_scheduled => "none, the program was compiled before",
@@ -72,7 +74,7 @@ fn counted_by(by: CountedBy) -> &'static str {
         CountedBy::Collectives => "by its collectives",
         CountedBy::Option => "by option",
         CountedBy::Layout => "by the layout, the program says nothing",
-        CountedBy::Default => "the program says nothing",
+        CountedBy::Default => "by default",
     }
 }
 
@@ -167,11 +169,13 @@ fn collectives(inspection: &Inspection) -> String {
     for (number, (_, description, placement)) in groups.iter().enumerate() {
         text += &format!("G{:<3} {description}; {placement}\n", number + 1);
     }
-    let mut modes: Vec<&str> = groups.iter().map(|(mode, ..)| *mode).collect();
-    modes.sort_unstable();
-    modes.dedup();
-    for mode in modes {
-        let of_mode = groups.iter().enumerate().filter(|(_, group)| group.0 == mode);
+    let mut modes: Vec<&str> = Vec::new();
+    for (mode, ..) in &groups {
+        if modes.contains(mode) {
+            continue;
+        }
+        modes.push(mode);
+        let of_mode = groups.iter().enumerate().filter(|(_, group)| group.0 == *mode);
         let names: Vec<String> = of_mode.map(|(number, _)| format!("G{}", number + 1)).collect();
         text += &format!("     {} {mode}: {}\n", names.join(" "), explain_id_mode(mode));
     }
@@ -264,14 +268,13 @@ fn work(inspection: &Inspection) -> String {
 
 fn memory_line(memory: &Memory) -> String {
     let size = |size: i64| bytes(u64::try_from(size).unwrap_or(0));
-    let peak =
-        memory.peak_bytes.map_or_else(|| "peak not told".to_owned(), |peak| format!("{} at its peak", size(peak)));
     format!(
-        "memory per device  {peak}: arguments {}, results {}, temporaries {}, results in place of arguments {}\n",
+        "memory per device  at most {}: arguments {}, results {}, of these in place of arguments {}, temporaries {}\n",
+        size(memory.bytes_at_most),
         size(memory.argument_bytes),
         size(memory.output_bytes),
-        size(memory.temporary_bytes),
-        size(memory.alias_bytes)
+        size(memory.alias_bytes),
+        size(memory.temporary_bytes)
     )
 }
 
