@@ -22,7 +22,7 @@ const DEVICES: i64 = 8;
 const COUNTS: [(i64, i64); 3] = [(1, 1), (2, 4), (1, 4)];
 
 /// A compilation that takes longer hangs.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Set for the process that compiles.
 const COMPILER: &str = "SPMD_TEST_COMPILER";
@@ -40,15 +40,16 @@ fn compiler() {
     }
     let client = common::client(&common::plugin(), DEVICES);
     let mut stdin = std::io::stdin().lock();
-    let mut header = [[0; 8]; 3];
+    let mut header = [[0; 8]; 4];
     while stdin.read_exact(header.as_flattened_mut()).is_ok() {
-        let [num_replicas, num_partitions, length] = header.map(i64::from_le_bytes);
+        let [num_replicas, num_partitions, is_tupled, length] = header.map(i64::from_le_bytes);
         let mut code = vec![0; length as usize];
         stdin.read_exact(&mut code).unwrap();
         let options = CompileOptions {
             num_replicas,
             num_partitions,
             use_spmd_partitioning: num_partitions > 1,
+            parameter_is_tupled_arguments: is_tupled != 0,
             ..CompileOptions::default()
         };
         let program = Program { code: &code, format: ProgramFormat::Hlo };
@@ -102,7 +103,9 @@ impl Compiler {
 
     fn compile(&mut self, module: &HloModuleProto, (replicas, partitions): (i64, i64)) -> Verdict {
         let code = module.encode_to_vec();
-        let header = [replicas, partitions, code.len() as i64].map(i64::to_le_bytes);
+        let parameters = &module.host_program_shape.parameters;
+        let is_tupled = matches!(&parameters[..], [only] if hlo::shape::is_tuple(only));
+        let header = [replicas, partitions, is_tupled.into(), code.len() as i64].map(i64::to_le_bytes);
         let sent = self.stdin.write_all(header.as_flattened()).and_then(|()| self.stdin.write_all(&code));
         let sent = sent.and_then(|()| self.stdin.flush());
         let answer = match sent {
