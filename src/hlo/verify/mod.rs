@@ -64,21 +64,17 @@ struct Signature<'a> {
 /// # Errors
 /// The first rule that the module breaks, and where.
 pub fn verify(module: &HloModule, replicas: i64, partitions: i64) -> Result<(), VerifyError> {
-    let error = |computation: &str, instruction: &str, message| VerifyError {
-        computation: computation.to_owned(),
-        instruction: instruction.to_owned(),
-        message,
-    };
     let proto = &module.proto;
+    let source = module.source.as_deref();
     let mut done: HashMap<i64, Signature> = HashMap::new();
     let mut names = HashSet::with_hasher(foldhash::fast::RandomState::default());
     for computation in &proto.computations {
-        let name = computation.name.as_str();
+        let of_computation = |message| VerifyError::of_computation(source, computation, message);
         let mut seen = Instructions::with_capacity_and_hasher(computation.instructions.len(), Default::default());
         // XLA counts with the lower half of an id.
         let mut local_ids = HashSet::with_capacity_and_hasher(seen.capacity(), foldhash::fast::RandomState::default());
         for instruction in &computation.instructions {
-            let at = |message| error(name, &instruction.name, message);
+            let at = |message| VerifyError::of_instruction(source, computation, instruction, message);
             let site = Site::resolve(computation, instruction, &seen, &done).map_err(at)?;
             opcodes::check(&site, replicas, partitions).map_err(at)?;
             if !names.insert(instruction.name.as_str()) {
@@ -89,10 +85,10 @@ pub fn verify(module: &HloModule, replicas: i64, partitions: i64) -> Result<(), 
             }
             seen.insert(instruction.id, instruction);
         }
-        let signature = module::signature(computation, &seen).map_err(|message| error(name, "", message))?;
+        let signature = module::signature(computation, &seen).map_err(of_computation)?;
         if done.insert(computation.id, signature).is_some() {
-            return Err(error(name, "", format!("the id {} belongs to another computation too", computation.id)));
+            return Err(of_computation(format!("the id {} belongs to another computation too", computation.id)));
         }
     }
-    module::check(proto, &done, partitions).map_err(|message| error("", "", message))
+    module::check(proto, &done, partitions).map_err(VerifyError::of_module)
 }
