@@ -106,9 +106,12 @@ impl ProgramOptions {
         };
         let plan = Plan::new(&request).map_err(Failure::program)?;
         if let Program::Hlo(module) = program {
-            hlo::verify(module, plan.replicas.into(), plan.partitions.into())
-                .with_context(|| self.name())
-                .map_err(Failure::program)?;
+            hlo::verify(module, plan.replicas.into(), plan.partitions.into()).map_err(|error| {
+                // A position names the file as well.
+                let is_placed = error.position.is_some();
+                let error = anyhow::Error::new(error);
+                Failure::program(if is_placed { error } else { error.context(self.name()) })
+            })?;
         }
         Ok(plan)
     }

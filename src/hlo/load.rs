@@ -5,7 +5,7 @@ use std::fmt;
 use buffa::{DecodeError, DecodeOptions, Message};
 use serde::Serialize;
 
-use super::{HloModule, ParseError, Program, parse};
+use super::{HloModule, ParseError, Program, parse, shape};
 use crate::proto::{HloModuleProto, HloProto};
 
 /// What MLIR bytecode starts with.
@@ -238,7 +238,12 @@ pub(crate) fn decode<M: Message>(bytes: &[u8]) -> Result<M, DecodeError> {
     DecodeOptions::new().with_element_memory_limit(limit).decode_from_slice(bytes)
 }
 
-fn from_proto(proto: HloModuleProto) -> HloModule {
+fn from_proto(mut proto: HloModuleProto) -> HloModule {
+    for instruction in proto.computations.iter_mut().flat_map(|computation| &mut computation.instructions) {
+        if let Some(shape) = instruction.shape.as_option_mut() {
+            shape::set_missing_layouts(shape);
+        }
+    }
     let mut module = HloModule { proto, ..HloModule::default() };
     module.config.is_scheduled = !module.proto.schedule.sequences.is_empty();
     module
