@@ -15,6 +15,7 @@ mod error;
 mod exchange;
 mod group;
 mod movement;
+mod piece;
 mod ragged;
 mod reduce;
 mod reduction;

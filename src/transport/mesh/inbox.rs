@@ -214,13 +214,12 @@ impl Inbox {
 
     /// Hands over a small message that was not posted, if it has come.
     pub fn take(&mut self, tag: &Tag, len: usize, with: &mut dyn FnMut(&[u8])) -> Option<Result<(), TransportError>> {
-        if let Some(ring) = &mut self.ring
-            && !self.matching.early.contains_key(tag)
-            && ring.take_in_place(tag, len, with)
-        {
-            return Some(Ok(()));
+        match self.ring.as_mut().map(|ring| ring.take(tag, len, with, &mut self.matching)) {
+            Some(Ok(true)) => return Some(Ok(())),
+            Some(Ok(false)) => {}
+            Some(Err(error)) => self.note_end(Err(error)),
+            None => self.receive(),
         }
-        self.receive();
         let Some(message) = self.matching.take_early(tag) else { return self.broken.clone().map(Err) };
         if message.len() != len {
             return Some(Err(self.wrong_size(message.len(), len)));
@@ -275,47 +274,58 @@ fn header_of(bytes: &[u8]) -> Option<Header> {
 }
 
 impl Frames<shm::Reader> {
-    /// Hands over the next frame where it lies, if it is the wanted message and whole.
-    fn take_in_place(&mut self, tag: &Tag, len: usize, with: &mut dyn FnMut(&[u8])) -> bool {
-        if self.incoming.is_some() {
-            return false;
-        }
-        let Ok(bytes) = self.source.available() else { return false };
+    /// Takes in what has come, up to the wanted message: hands that over where it lies. Whether it was there.
+    fn take(
+        &mut self,
+        tag: &Tag,
+        len: usize,
+        with: &mut dyn FnMut(&[u8]),
+        matching: &mut Matching,
+    ) -> Result<bool, ReadError> {
         let wanted = Header { kind: Kind::Data, len: len as u64, tag: *tag };
-        let Some(message) = bytes.get(HEADER_LEN..HEADER_LEN + len) else { return false };
-        if header_of(bytes) != Some(wanted) {
-            return false;
+        loop {
+            let bytes = self.source.available()?;
+            if self.incoming.is_none()
+                && header_of(bytes) == Some(wanted)
+                && let Some(message) = bytes.get(HEADER_LEN..HEADER_LEN + len)
+            {
+                with(message);
+                self.source.consume(HEADER_LEN + len);
+                return Ok(true);
+            }
+            if !self.receive_one(matching)? {
+                return Ok(false);
+            }
         }
-        with(message);
-        self.source.consume(HEADER_LEN + len);
-        true
     }
 }
 
 impl<S: Source> Frames<S> {
     fn receive(&mut self, matching: &mut Matching) -> Result<(), ReadError> {
-        loop {
-            match &mut self.incoming {
-                None => {
-                    let available = self.source.available(HEADER_LEN)?;
-                    let Some(bytes) = available.first_chunk::<HEADER_LEN>() else { return Ok(()) };
-                    let header = Header::from_bytes(bytes);
-                    let header = header.ok_or_else(|| ReadError::Malformed("not a frame header".to_owned()))?;
-                    self.incoming = matching.begin(&header).map_err(ReadError::Malformed)?;
-                    matching.frames += u64::from(self.incoming.is_none());
-                    self.source.consume(HEADER_LEN);
-                }
-                Some(incoming) => {
-                    if !incoming.fill(&mut self.source)? {
-                        return Ok(());
-                    }
-                    matching.frames += 1;
-                    if let Some(incoming) = self.incoming.take() {
-                        matching.finish(incoming).map_err(ReadError::Malformed)?;
-                    }
-                }
-            }
+        while self.receive_one(matching)? {}
+        Ok(())
+    }
+
+    /// Takes in a frame, or the rest of one; `false` if not all of it has come.
+    fn receive_one(&mut self, matching: &mut Matching) -> Result<bool, ReadError> {
+        if self.incoming.is_none() {
+            let available = self.source.available(HEADER_LEN)?;
+            let Some(bytes) = available.first_chunk::<HEADER_LEN>() else { return Ok(false) };
+            let header = Header::from_bytes(bytes);
+            let header = header.ok_or_else(|| ReadError::Malformed("not a frame header".to_owned()))?;
+            self.incoming = matching.begin(&header).map_err(ReadError::Malformed)?;
+            self.source.consume(HEADER_LEN);
         }
+        if let Some(incoming) = &mut self.incoming
+            && !incoming.fill(&mut self.source)?
+        {
+            return Ok(false);
+        }
+        matching.frames += 1;
+        if let Some(incoming) = self.incoming.take() {
+            matching.finish(incoming).map_err(ReadError::Malformed)?;
+        }
+        Ok(true)
     }
 }
 
