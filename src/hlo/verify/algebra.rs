@@ -142,7 +142,7 @@ pub(super) fn rng_bit_generator(site: &Site) -> Check {
         }
         _ => site.array_result()?,
     };
-    expect_class("its bits", bits, Class::Integer)
+    expect_class("its part with the bits", bits, Class::Integer)
 }
 
 pub(super) fn rng_state(site: &Site) -> Check {

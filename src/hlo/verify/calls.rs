@@ -74,8 +74,13 @@ pub(super) fn conditional(site: &Site) -> Check {
     Ok(())
 }
 
+/// The partitioner's own calls, which change the sharding of one array.
+const RESHARDING: [&str; 3] = ["Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"];
+
 pub(super) fn custom_call(site: &Site) -> Check {
     let instruction = site.instruction;
+    let (target, count) = (instruction.custom_call_target.as_str(), site.operands.len());
+    ensure!(!RESHARDING.contains(&target) || count == 1, "a call of {target} has 1 operand, and this one {count}");
     if instruction.constrain_layout {
         let (operands, layouts) = (site.operands.len(), &instruction.operand_shapes_with_layout);
         let count = layouts.len();

@@ -192,14 +192,6 @@ pub(super) fn sort(site: &Site) -> Check {
 
 pub(super) fn map(site: &Site) -> Check {
     let first = site.array(0)?;
-    let dims = &site.instruction.dimensions;
-    let every = dims.iter().copied().eq(0..first.dimensions.len() as i64);
-    ensure!(
-        dims.is_empty() || every,
-        "dimensions={{{}}} must name all {} dimensions in order",
-        shape::join(dims),
-        first.dimensions.len()
-    );
     let Some(called) = site.called.first() else { return Ok(()) };
     expect_parameters(called, site.operands.len())?;
     for (index, parameter) in called.parameters.iter().enumerate() {
