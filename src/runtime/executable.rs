@@ -15,7 +15,8 @@ use crate::mesh::HloSharding;
 use crate::partition;
 use crate::pjrt::{Buffer, CompileOptions, Device, ExecuteOptions, LoadedExecutable, ProgramFormat};
 use crate::proto;
-use crate::{lower, pjrt};
+use crate::lower::{self, replay};
+use crate::pjrt;
 
 use super::arrays::{self, Arguments, GlobalArray, JobLayout, Place};
 use super::{Plan, Runtime, RuntimeError, bridge};
@@ -271,6 +272,13 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepa
     let (replicas, partitions) = (i64::from(plan.replicas), i64::from(plan.partitions));
     if let Program::Hlo(module) = program {
         hlo::verify(module, replicas, partitions)?;
+        if replay::is_compiled(module) {
+            if runtime.client.platform_name()? == "cpu" {
+                replay::check_runs_on_cpu(&module.proto)?;
+            }
+            replay::undo(module)?;
+            hlo::verify(module, replicas, partitions)?;
+        }
         hlo::remove_dead_code(&mut module.proto);
         hlo::groups::expand_replica_groups(&mut module.proto).map_err(lower::Error::from)?;
         let program_shape = module.proto.host_program_shape.get_or_insert_default();
