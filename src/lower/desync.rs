@@ -12,7 +12,8 @@ pub(super) fn desync(module: &mut HloModuleProto) -> Result<(), Error> {
     let mut threads = HashMap::new();
     for computation in &mut module.computations {
         let is_start = |instruction: &HloInstructionProto| {
-            let starts = ["all-gather-start", "all-reduce-start", "async-start", "collective-permute-start", "copy-start"];
+            let starts =
+                ["all-gather-start", "all-reduce-start", "async-start", "collective-permute-start", "copy-start"];
             starts.contains(&instruction.opcode.as_str())
         };
         // Start, update or done, by id, to its start.

@@ -11,12 +11,13 @@ use crate::collective::{CollectiveSpec, ProgramCollectives};
 use crate::dtype::DType;
 use crate::hlo::{self, ModuleConfig, Program, shape};
 use crate::host_array::HostArray;
+use crate::lower::{self, replay};
 use crate::mesh::HloSharding;
 use crate::partition;
+use crate::pjrt;
 use crate::pjrt::{Buffer, CompileOptions, Device, ExecuteOptions, LoadedExecutable, ProgramFormat};
 use crate::proto;
-use crate::lower::{self, replay};
-use crate::pjrt;
+use crate::proto::op_sharding::Type;
 
 use super::arrays::{self, Arguments, GlobalArray, JobLayout, Place};
 use super::{Plan, Runtime, RuntimeError, bridge};
@@ -28,6 +29,7 @@ pub struct Executable<'a> {
     /// Global id of this process's first device.
     first_device: u32,
     name: String,
+    notes: Vec<String>,
     parameters: Vec<GlobalArray>,
     results: Vec<GlobalArray>,
     donated: Vec<usize>,
@@ -63,6 +65,7 @@ pub struct StepTimes {
 #[derive(Serialize, Deserialize)]
 struct Prepared {
     name: String,
+    notes: Vec<String>,
     module: PreparedModule,
     collectives: Vec<CollectiveSpec>,
     /// The program takes its arguments as one tuple.
@@ -150,6 +153,7 @@ impl<'a> Executable<'a> {
             },
             first_device: global_ids.first().copied().unwrap_or(0),
             name: prepared.name,
+            notes: prepared.notes,
             parameters,
             results: prepared.results.into_iter().map(PreparedArray::decode).collect::<Result<_, _>>()?,
             donated: prepared.donated,
@@ -164,6 +168,11 @@ impl<'a> Executable<'a> {
     /// The program's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What the user should know of how the program was taken, a sentence each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// The program's global arguments, in flattened order.
@@ -267,15 +276,22 @@ fn whole_options(plan: Plan, program: &Program) -> CompileOptions {
 ///
 /// A process that has all devices hands the program to the plugin as it is, unless it has been partitioned before or
 /// needs a collective that the plugin does not have. Otherwise the program is partitioned, and its collectives become
-/// calls to ours.
+/// calls to ours. What XLA compiled before is made compilable again first.
 fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepared, RuntimeError> {
     let (replicas, partitions) = (i64::from(plan.replicas), i64::from(plan.partitions));
+    let mut notes = Vec::new();
     if let Program::Hlo(module) = program {
         hlo::verify(module, replicas, partitions)?;
-        if replay::is_compiled(module) {
+        if let Some(evidence) = replay::compiled_because(module) {
             if runtime.client.platform_name()? == "cpu" {
                 replay::check_runs_on_cpu(&module.proto)?;
             }
+            note(
+                &mut notes,
+                format!(
+                    "compiled dump ({evidence}): schedule, layouts and fusions are undone before it is compiled again"
+                ),
+            );
             replay::undo(module)?;
             hlo::verify(module, replicas, partitions)?;
         }
@@ -290,6 +306,9 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepa
     let devices_per_process = runtime.topology.devices_per_process();
     let lowered = lower::lower(&partitioned.module, &lower::Layout { replicas, partitions, devices_per_process });
     let was_partitioned = matches!(program, Program::Hlo(module) if partition::is_partitioned(module));
+    if was_partitioned && partitions > 1 {
+        note(&mut notes, about_partitioned(&partitioned.results));
+    }
     let alone = runtime.world.process_count() == 1;
     let needs_ours = lowered.as_ref().is_ok_and(|lowered| !lowered.collectives.is_empty());
     let (module, collectives) = if alone && !was_partitioned && !needs_ours {
@@ -302,6 +321,7 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepa
     let tupled = matches!(&parameters[..], [only] if shape::is_tuple(only));
     Ok(Prepared {
         name: partitioned.module.proto.name.clone(),
+        notes,
         module,
         collectives,
         tupled,
@@ -309,6 +329,23 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepa
         parameters: partitioned.parameters.iter().map(PreparedArray::encode).collect::<Result<_, _>>()?,
         results: partitioned.results.iter().map(PreparedArray::encode).collect::<Result<_, _>>()?,
     })
+}
+
+/// Tells at once, as what follows may fail, and keeps it for the report.
+fn note(notes: &mut Vec<String>, note: String) {
+    tracing::info!("{note}");
+    notes.push(note);
+}
+
+fn about_partitioned(results: &[partition::GlobalArg]) -> String {
+    let without_sharding = results.iter().filter(|result| result.sharding.r#type == Type::MANUAL).count();
+    let what = "partitioned before: each device runs the program as it is";
+    match without_sharding {
+        0 => what.to_owned(),
+        _ => format!(
+            "{what}; results without a sharding ({{manual}}) are per device, and those of partition 0 are given"
+        ),
+    }
 }
 
 /// The arguments, in flattened order, whose memory an execution may take.

@@ -19,29 +19,35 @@ use crate::proto::{HloComputationProto, HloInstructionProto, HloModuleProto, Sha
 
 /// How the names of custom calls begin that compilers for GPU and TPU make of operations that have no form in HLO
 /// anymore.
-const OF_OTHER_BACKENDS: [&str; 10] =
+const OF_OTHER_PLATFORMS: [&str; 10] =
     ["__cub$", "__cublas$", "__cublas_", "__cudnn$", "__cusolver$", "__gpu$", "__triton", "cu_", "tpu_", "triton_"];
 
-/// Whether XLA has compiled the module: it has a schedule, or instructions that only compilers write.
-pub fn is_compiled(module: &HloModule) -> bool {
-    let by_compiler = |instruction: &HloInstructionProto| matches!(instruction.opcode.as_str(), "bitcast" | "fusion");
-    module.config.is_scheduled || module.proto.schedule.is_set() || instructions(&module.proto).any(by_compiler)
+/// What tells that XLA has compiled the module, in words: a schedule, or instructions that only compilers write. `None`
+/// if nothing does.
+pub fn compiled_because(module: &HloModule) -> Option<&'static str> {
+    if module.config.is_scheduled || module.proto.schedule.is_set() {
+        return Some("is_scheduled=true");
+    }
+    let mut opcodes = instructions(&module.proto).map(|instruction| instruction.opcode.as_str());
+    opcodes.find_map(|opcode| match opcode {
+        "bitcast" => Some("it has bitcasts"),
+        "fusion" => Some("it has fusions"),
+        _ => None,
+    })
 }
 
-/// Refuses a compiled module with calls into the libraries of a backend other than the CPU's.
+/// Refuses a compiled module with calls into what only platforms other than the CPU have.
 ///
 /// # Errors
-/// [`Error::Unsupported`] with all of them.
+/// [`Error::OtherPlatform`] with all of them.
 pub fn check_runs_on_cpu(module: &HloModuleProto) -> Result<(), Error> {
-    let mut found: Vec<String> = instructions(module)
-        .filter(|call| OF_OTHER_BACKENDS.iter().any(|start| call.custom_call_target.starts_with(start)))
-        .map(|call| format!("{} calls '{}', which is no part of a CPU", call.name, call.custom_call_target))
+    let is_foreign =
+        |call: &&HloInstructionProto| OF_OTHER_PLATFORMS.iter().any(|start| call.custom_call_target.starts_with(start));
+    let found: Vec<String> = instructions(module)
+        .filter(is_foreign)
+        .map(|call| format!("{} ({})", call.custom_call_target, call.name))
         .collect();
-    if found.is_empty() {
-        return Ok(());
-    }
-    found.push("the program before optimizations runs anywhere".to_owned());
-    Err(Error::Unsupported(found))
+    if found.is_empty() { Ok(()) } else { Err(Error::OtherPlatform(found)) }
 }
 
 /// Undoes schedule, layouts, bitcasts, fusions, asynchronous pairs and backend settings of a verified module.
@@ -60,14 +66,13 @@ pub fn undo(module: &mut HloModule) -> Result<(), Error> {
     for computation in &mut proto.computations {
         undo_computation(computation, &mut fresh, &mut unfused)?;
     }
-    for computation in &mut proto.computations {
-        if unfused.contains(&computation.id) {
-            computation.is_fusion_computation = false;
-        }
-        if let Some(shape) = computation.program_shape.as_option_mut() {
-            shape.parameters.iter_mut().for_each(shape::set_row_major);
-            shape::set_row_major(shape.result.get_or_insert_default());
-        }
+    for computation in proto.computations.iter_mut().filter(|computation| unfused.contains(&computation.id)) {
+        computation.is_fusion_computation = false;
+    }
+    let programs = proto.computations.iter_mut().map(|computation| &mut computation.program_shape);
+    for program in programs.chain([&mut proto.host_program_shape]).filter_map(|program| program.as_option_mut()) {
+        program.parameters.iter_mut().for_each(shape::set_row_major);
+        shape::set_row_major(program.result.get_or_insert_default());
     }
     Ok(())
 }
