@@ -4,20 +4,22 @@ mod inputs;
 mod outputs;
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use spmd_run::hlo::{self, HloModule, Program};
+use spmd_run::hlo::{self, HloModule, ParseError, Program};
 use spmd_run::host_array::Fill;
+use spmd_run::launch::phase;
 use spmd_run::partition::{self, Counts};
 use spmd_run::pjrt::Plugin;
 use spmd_run::plugins;
 use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Request, Runtime, RuntimeError, StepTimes, World};
 
-use super::Failure;
 use super::job::{JobOptions, Role};
+use super::{Failure, meant_command};
 use outputs::Report;
 
 #[derive(Args)]
@@ -29,11 +31,11 @@ pub struct Options {
     job: JobOptions,
 
     /// Partitions of the program, where it does not say
-    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     num_partitions: Option<u32>,
 
     /// Replicas of the program, where it does not say
-    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     num_replicas: Option<u32>,
 
     /// Global arguments arg0, arg1, … in flattened order
@@ -41,7 +43,7 @@ pub struct Options {
     input: Option<PathBuf>,
 
     /// Global argument I from a file (may be repeated)
-    #[arg(long = "arg", value_name = "I=FILE.npy", value_parser = indexed_file)]
+    #[arg(long = "arg", value_name = "I=FILE.npy", value_parser = indexed_file, allow_hyphen_values = true)]
     args: Vec<(usize, PathBuf)>,
 
     /// Contents of the arguments that no file gives: zeros, ones, iota or random[:SEED] [default: random:0 without
@@ -62,23 +64,25 @@ pub struct Options {
     expect: Option<PathBuf>,
 
     /// Relative difference that --expect allows
-    #[arg(long, value_name = "R", default_value_t = 0.0, requires = "expect", value_parser = tolerance)]
+    #[arg(long, value_name = "R", default_value_t = 0.0, requires = "expect", value_parser = tolerance,
+        allow_negative_numbers = true)]
     rtol: f64,
 
     /// Absolute difference that --expect allows
-    #[arg(long, value_name = "A", default_value_t = 0.0, requires = "expect", value_parser = tolerance)]
+    #[arg(long, value_name = "A", default_value_t = 0.0, requires = "expect", value_parser = tolerance,
+        allow_negative_numbers = true)]
     atol: f64,
 
     /// Steps to time
-    #[arg(long, value_name = "R", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "R", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     repeat: u32,
 
     /// Steps to run before those that are timed
-    #[arg(long, value_name = "W", default_value_t = 0)]
+    #[arg(long, value_name = "W", default_value_t = 0, allow_negative_numbers = true)]
     warmup: u32,
 
     /// Parse, verify, partition and compile, but do not run
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["output", "print", "expect", "repeat", "warmup"])]
     check: bool,
 }
 
@@ -117,7 +121,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
             }
             options.check_files()?;
             plugins::find(options.job.plugin.as_deref())?;
-            return options.job.launch(processes);
+            return options.job.launch(processes, Some(&options.program));
         }
         Role::Controller(membership) => membership,
     };
@@ -131,7 +135,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
             }
             _ => None,
         };
-        options.run(world, data_plane, mine)
+        options.run(world, data_plane, &bytes, mine)
     })
 }
 
@@ -141,11 +145,30 @@ fn needs_import(program: &Program, counts: Counts) -> bool {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    std::fs::read(path).with_context(|| path.display().to_string()).map_err(Failure::program)
+    let program = std::fs::read(path).with_context(|| path.display().to_string());
+    program.map_err(|error| match meant_command(&path.to_string_lossy()) {
+        Some(command) => Failure::usage(format!(
+            "{}: there is no such file; if the command is meant, put it first: spmd-run {command}",
+            path.display()
+        )),
+        None => Failure::program(error),
+    })
 }
 
 fn load_program(path: &Path, bytes: &[u8]) -> Result<Program, Failure> {
     hlo::load(bytes, &path.display().to_string()).map_err(Failure::program)
+}
+
+/// Why a program does not compile, with its file and with the place in it where that is known.
+fn in_program(path: &Path, bytes: &[u8], error: RuntimeError) -> Failure {
+    if error.is_of_peer() {
+        return error.into();
+    }
+    let path = path.display().to_string();
+    match ParseError::from_mlir_diagnostic(&path, bytes, &error.to_string()) {
+        Some(error) => Failure::program(error),
+        None => Failure::program(anyhow::Error::new(error).context(path)),
+    }
 }
 
 /// Checks that all processes were given the same file.
@@ -169,13 +192,12 @@ fn same_program(world: &World, program: &[u8]) -> Result<(), Failure> {
 
 impl Options {
     fn check_usage(&self) -> Result<(), Failure> {
-        let outputs =
-            [("--output", self.output.is_some()), ("--expect", self.expect.is_some()), ("--print", self.print)];
-        match outputs.iter().find(|(_, given)| self.check && *given) {
-            Some((option, _)) => {
-                Err(Failure::usage(format!("{option} needs results, but --check does not run the program")))
-            }
-            None => Ok(()),
+        let stdout = ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].map(Path::new);
+        match &self.output {
+            Some(path) if stdout.contains(&path.as_path()) => Err(Failure::usage(
+                "--output: standard output carries the report: give a file, or print the results with --print",
+            )),
+            _ => Ok(()),
         }
     }
 
@@ -187,10 +209,12 @@ impl Options {
         }
         if let Some(path) = &self.output {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let writable = if path.exists() {
-                File::options().append(true).open(path).map(drop)
-            } else {
-                tempfile::tempfile_in(folder).map(drop)
+            let writable = match std::fs::metadata(path) {
+                Ok(there) if there.is_file() => File::options().append(true).open(path).map(drop),
+                Ok(there) if there.is_dir() => Err(ErrorKind::IsADirectory.into()),
+                // Opening a pipe would already be heard at its other end.
+                Ok(_) => Ok(()),
+                Err(_) => tempfile::tempfile_in(folder).map(drop),
             };
             writable.with_context(|| format!("cannot write {}", path.display())).map_err(Failure::program)?;
         }
@@ -204,7 +228,9 @@ impl Options {
         if needs_import(&program, counts) {
             let plugin = plugins::find(self.job.plugin.as_deref())?;
             let plugin = Plugin::load(&plugin.path).map_err(Failure::program)?;
-            let module = partition::import(&plugin, &program).map_err(Failure::program)?;
+            phase::enter("importing the program");
+            let module =
+                partition::import(&plugin, &program).map_err(|error| in_program(&self.program, bytes, error.into()))?;
             counts = partition::program_counts(&Program::Hlo(module));
         }
         let plan = self.plan(&program, counts, processes)?;
@@ -232,8 +258,8 @@ impl Options {
         let request = Request {
             program_replicas: count(stated.replicas),
             program_partitions: count(stated.partitions),
-            replicas: self.num_replicas.or(count(counts.replicas)),
-            partitions: self.num_partitions.or(count(counts.partitions)),
+            replicas: self.num_replicas.map(u64::from).or(count(counts.replicas)),
+            partitions: self.num_partitions.map(u64::from).or(count(counts.partitions)),
             processes,
             devices_per_process: self.job.devices_per_process,
         };
@@ -253,13 +279,20 @@ impl Options {
     }
 
     /// One controller's part. Process 0 brings the plan and the program, and its options count.
-    fn run(&self, world: World, data_plane: DataPlaneOptions, mine: Option<(Plan, Program)>) -> Result<u8, Failure> {
+    fn run(
+        &self,
+        world: World,
+        data_plane: DataPlaneOptions,
+        bytes: &[u8],
+        mine: Option<(Plan, Program)>,
+    ) -> Result<u8, Failure> {
         let plugin = plugins::find(self.job.plugin.as_deref())?;
         let (plan, program) = mine.unzip();
         let (plan, steps) =
             world.from_first("plan", || Ok::<_, RuntimeError>((plan.ok_or(RuntimeError::NoProgram)?, self.steps())))?;
         let runtime = Runtime::open(world, &plugin.path, plan.devices_per_process, data_plane)?;
-        let executable = Executable::compile(&runtime, plan, program)?;
+        let executable =
+            Executable::compile(&runtime, plan, program).map_err(|error| in_program(&self.program, bytes, error))?;
         let is_first = runtime.world().process_index() == 0;
         let mut report = Report::new(&runtime, &executable, plan, self.job.format);
         if steps.check {
@@ -295,7 +328,7 @@ impl Options {
     }
 }
 
-/// A count that a program states; no device has room for more than 32 bits can tell.
-fn count(number: Option<i64>) -> Option<u32> {
-    number.map(|number| u32::try_from(number).unwrap_or(if number < 0 { 1 } else { u32::MAX }))
+/// A count that a program states; one below 1 is the verifier's to refuse.
+fn count(number: Option<i64>) -> Option<u64> {
+    number.map(|number| u64::try_from(number).unwrap_or_default().max(1))
 }

@@ -13,6 +13,7 @@ pub mod shape;
 mod verify;
 
 pub use dead_code::remove_dead_code;
+pub(crate) use load::decode;
 pub use load::{LoadError, load};
 pub use parse::{ParseError, parse};
 pub use print::print;

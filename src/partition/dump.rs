@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use buffa::Message;
-
 use super::{Error, dump_flags};
+use crate::hlo::decode;
 use crate::pjrt::{self, CompileOptions, Plugin, Program, ProgramFormat};
 use crate::proto::{HloModuleProto, HloProto};
 
@@ -48,7 +47,7 @@ impl Dump {
             (None, None) => return Err(Error::NoDump { plugin: self.plugin.display().to_string(), what }),
         };
         let bytes = std::fs::read(self.directory.path().join(&file))?;
-        let dump = HloProto::decode_from_slice(&bytes).map_err(|source| Error::Decode { file, source })?;
+        let dump = decode::<HloProto>(&bytes).map_err(|source| Error::Decode { file, source })?;
         dump.hlo_module.into_option().ok_or_else(|| Error::Malformed("XLA's dump holds no module".to_owned()))
     }
 }

@@ -11,13 +11,12 @@ use crate::collective::{CollectiveSpec, ProgramCollectives};
 use crate::dtype::DType;
 use crate::hlo::{self, ModuleConfig, Program, shape};
 use crate::host_array::HostArray;
+use crate::launch::phase;
 use crate::lower::{self, replay};
 use crate::mesh::HloSharding;
 use crate::partition;
-use crate::pjrt;
-use crate::pjrt::{Buffer, CompileOptions, Device, ExecuteOptions, LoadedExecutable, ProgramFormat};
-use crate::proto;
-use crate::proto::op_sharding::Type;
+use crate::pjrt::{self, Buffer, CompileOptions, Device, ExecuteOptions, LoadedExecutable, ProgramFormat};
+use crate::proto::{self, op_sharding::Type};
 
 use super::arrays::{self, Arguments, GlobalArray, JobLayout, Place};
 use super::{Plan, Runtime, RuntimeError, bridge};
@@ -54,10 +53,13 @@ pub struct StepTimes {
     /// Steps that were timed.
     pub steps: usize,
     /// Seconds of the fastest one.
+    #[serde(rename = "min_seconds")]
     pub min: f64,
     /// Seconds of the median one.
+    #[serde(rename = "median_seconds")]
     pub median: f64,
     /// Seconds that 99 of 100 steps did not exceed.
+    #[serde(rename = "p99_seconds")]
     pub p99: f64,
 }
 
@@ -119,7 +121,9 @@ impl<'a> Executable<'a> {
         if let PreparedModule::Lowered(_) = prepared.module {
             bridge::register(runtime.client.plugin())?;
         }
+        phase::enter(&format!("compiling '{}'", prepared.name));
         let mut loaded = runtime.client.compile(&pjrt::Program { code: &code, format }, &options.encode())?;
+        phase::enter(&format!("running '{}'", prepared.name));
         runtime.world.barrier(&format!("compiled/{id}"))?;
         tracing::debug!(
             "prepared in {prepared_after:?}, compiled everywhere {:?} later",
@@ -200,6 +204,7 @@ impl<'a> Executable<'a> {
     /// Runs the program once and waits until this process's devices are done.
     pub fn run(&self, arguments: &Arguments) -> Result<Results, RuntimeError> {
         let run = self.runs.fetch_add(1, Ordering::Relaxed);
+        phase::step(run + 1);
         let bound = self.collectives.as_ref().map(|collectives| {
             bridge::Run::begin(bridge::RunContext {
                 collectives: Arc::clone(collectives),
@@ -302,6 +307,10 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepa
         program_shape.parameters.iter_mut().for_each(shape::set_row_major);
         shape::set_row_major(program_shape.result.get_or_insert_default());
     }
+    phase::enter(&match program {
+        Program::Hlo(module) => format!("partitioning '{}'", module.proto.name),
+        Program::Mlir(_) => "importing and partitioning the program".to_owned(),
+    });
     let partitioned = partition::partition(runtime.client.plugin(), program, replicas, partitions)?;
     let devices_per_process = runtime.topology.devices_per_process();
     let lowered = lower::lower(&partitioned.module, &lower::Layout { replicas, partitions, devices_per_process });
