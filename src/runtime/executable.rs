@@ -12,7 +12,7 @@ use crate::dtype::DType;
 use crate::hlo::{Program, shape};
 use crate::host_array::HostArray;
 use crate::launch::phase;
-use crate::lower;
+use crate::lower::{self, replay};
 use crate::mesh::HloSharding;
 use crate::partition;
 use crate::pjrt::{Buffer, Device, ExecuteOptions, LoadedExecutable};
@@ -29,6 +29,7 @@ pub struct Executable<'a> {
     /// Global id of this process's first device.
     first_device: u32,
     name: String,
+    notes: Vec<String>,
     parameters: Vec<GlobalArray>,
     results: Vec<GlobalArray>,
     donated: Vec<usize>,
@@ -67,6 +68,7 @@ pub struct StepTimes {
 #[derive(Serialize, Deserialize)]
 struct Prepared {
     name: String,
+    notes: Vec<String>,
     module: PreparedModule,
     collectives: Vec<CollectiveSpec>,
     /// The program takes its arguments as one tuple.
@@ -146,6 +148,7 @@ impl<'a> Executable<'a> {
             },
             first_device: global_ids.first().copied().unwrap_or(0),
             name: prepared.name,
+            notes: prepared.notes,
             parameters,
             results: prepared.results.into_iter().map(PreparedArray::decode).collect::<Result<_, _>>()?,
             donated: prepared.donated,
@@ -160,6 +163,11 @@ impl<'a> Executable<'a> {
     /// The program's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What the user should know of how the program was taken, a sentence each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// The program's global arguments, in flattened order.
@@ -250,12 +258,18 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepa
         partitions: plan.partitions.into(),
         devices_per_process: runtime.topology.devices_per_process(),
     };
+    if let Program::Hlo(module) = &*program
+        && replay::compiled_because(module).is_some()
+        && runtime.client.platform_name()? == "cpu"
+    {
+        replay::check_runs_on_cpu(&module.proto)?;
+    }
     let pipeline = Pipeline::new(runtime.client.plugin(), program, &layout)?;
     let tupled = pipeline.is_tupled();
     let mut donated: Vec<usize> = pipeline.donations().into_iter().map(|(argument, _)| argument).collect();
     donated.sort_unstable();
     donated.dedup();
-    let Pipeline { partitioned, lowered, runs_whole } = pipeline;
+    let Pipeline { partitioned, lowered, runs_whole, notes } = pipeline;
     let (module, collectives) = if runs_whole {
         (PreparedModule::Whole, Vec::new())
     } else {
@@ -264,6 +278,7 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepa
     };
     Ok(Prepared {
         name: partitioned.module.proto.name.clone(),
+        notes,
         module,
         collectives,
         tupled,
