@@ -38,6 +38,7 @@ pub mod dtype;
 pub mod hlo;
 pub mod host_array;
 pub mod launch;
+pub mod library_calls;
 pub mod lower;
 pub mod mesh;
 mod narrow_float;
