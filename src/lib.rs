@@ -39,6 +39,7 @@ pub mod hlo;
 pub mod host_array;
 pub mod inspect;
 pub mod launch;
+pub mod library_calls;
 pub mod lower;
 pub mod mesh;
 mod narrow_float;

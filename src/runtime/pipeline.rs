@@ -51,6 +51,7 @@ impl Pipeline {
                     ),
                 );
                 replay::undo(module)?;
+                module.source = None;
                 hlo::verify(module, layout.replicas, layout.partitions)?;
             }
             hlo::remove_dead_code(&mut module.proto);
