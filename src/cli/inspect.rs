@@ -39,6 +39,10 @@ pub struct Options {
     #[arg(long, value_enum)]
     stage: Option<Stage>,
 
+    /// Leave out the memory, which takes a compilation
+    #[arg(long, conflicts_with_all = ["emit", "stage"])]
+    no_compile: bool,
+
     /// Write to a file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -125,7 +129,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
             form,
             num_replicas_from: counted_by(options.program.num_replicas, counts.replicas, plan.replicas),
             num_partitions_from: counted_by(options.program.num_partitions, counts.partitions, plan.partitions),
-            inspection: inspect::inspect(&plugin()?, program, plan)?,
+            inspection: inspect::inspect(&plugin()?, program, plan, !options.no_compile)?,
         };
         match options.format {
             Format::Text => text::report(&report).into_bytes(),

@@ -131,11 +131,17 @@ pub struct Memory {
     pub temporary_bytes: i64,
 }
 
-/// Inspects a program for a layout. The plan's numbers of replicas and partitions are those of the program.
+/// Inspects a program for a layout. The plan's numbers of replicas and partitions are those of the program. Its memory
+/// is left open unless `with_memory` is set, since that takes a compilation.
 ///
 /// # Errors
 /// The program is not valid, or XLA cannot partition it. What goes wrong later is part of the result.
-pub fn inspect(plugin: &Plugin, mut program: Program, plan: Plan) -> Result<Inspection, RuntimeError> {
+pub fn inspect(
+    plugin: &Plugin,
+    mut program: Program,
+    plan: Plan,
+    with_memory: bool,
+) -> Result<Inspection, RuntimeError> {
     let layout = stage::layout(plan);
     let was_partitioned = matches!(&program, Program::Hlo(module) if partition::is_partitioned(module));
     let is_scheduled = matches!(&program, Program::Hlo(module) if module.config.is_scheduled);
@@ -177,9 +183,11 @@ pub fn inspect(plugin: &Plugin, mut program: Program, plan: Plan) -> Result<Insp
         memory: None,
         memory_error: None,
     };
-    match memory(plugin, pipeline, &program, plan) {
-        Ok(memory) => inspection.memory = Some(memory),
-        Err(error) => inspection.memory_error = Some(error.to_string()),
+    if with_memory {
+        match memory(plugin, pipeline, &program, plan) {
+            Ok(memory) => inspection.memory = Some(memory),
+            Err(error) => inspection.memory_error = Some(error.to_string()),
+        }
     }
     Ok(inspection)
 }

@@ -259,9 +259,8 @@ fn work(inspection: &Inspection) -> String {
     text += &reservations(cost.has_unknown_loops, cost.has_branches);
     text += &match (&inspection.memory, &inspection.memory_error) {
         (Some(memory), _) => memory_line(memory),
-        (None, error) => {
-            format!("memory per device  not known: {}\n", error.as_deref().unwrap_or("the plugin does not tell"))
-        }
+        (None, Some(error)) => format!("memory per device  not known: {error}\n"),
+        (None, None) => String::new(),
     };
     text
 }
