@@ -4,25 +4,26 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
-use spmd_run::hlo::{self, Form, Program};
+use spmd_run::hlo::{self, Form, ParseError, Program};
+use spmd_run::launch::phase;
 use spmd_run::partition::{self, CountSource, Found};
 use spmd_run::pjrt::Plugin;
 use spmd_run::plugins;
-use spmd_run::runtime::{Plan, Request};
+use spmd_run::runtime::{Plan, Request, RuntimeError};
 
-use super::Failure;
+use super::{Failure, meant_command};
 
 #[derive(Args)]
 pub struct ProgramOptions {
     /// HLO text, HloModuleProto, HloProto, StableHLO text or MLIR bytecode; told apart by content
-    program: PathBuf,
+    pub program: PathBuf,
 
     /// Partitions of the program, where it does not say
-    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub num_partitions: Option<u32>,
 
     /// Replicas of the program, where it does not say
-    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub num_replicas: Option<u32>,
 }
 
@@ -33,7 +34,25 @@ impl ProgramOptions {
     }
 
     pub fn read(&self) -> Result<Vec<u8>, Failure> {
-        std::fs::read(&self.program).with_context(|| self.name()).map_err(Failure::program)
+        let program = std::fs::read(&self.program).with_context(|| self.name());
+        program.map_err(|error| match meant_command(&self.name()) {
+            Some(command) => Failure::usage(format!(
+                "{}: there is no such file; if the command is meant, put it first: spmd-run {command}",
+                self.name()
+            )),
+            None => Failure::program(error),
+        })
+    }
+
+    /// Why a program does not compile, with its file and with the place in it where that is known.
+    pub fn failure(&self, bytes: &[u8], error: RuntimeError) -> Failure {
+        if error.is_of_peer() {
+            return error.into();
+        }
+        match ParseError::from_mlir_diagnostic(&self.name(), bytes, &error.to_string()) {
+            Some(error) => Failure::program(error),
+            None => Failure::program(anyhow::Error::new(error).context(self.name())),
+        }
     }
 
     pub fn load(&self, bytes: &[u8]) -> Result<(Program, Form), Failure> {
@@ -54,13 +73,16 @@ impl ProgramOptions {
     pub fn counts(
         &self,
         program: &Program,
+        bytes: &[u8],
         plugin: impl FnOnce() -> Result<Plugin, Failure>,
     ) -> Result<Found, Failure> {
         let counts = partition::find_counts(program);
         if !needs_import(program, counts) {
             return Ok(counts);
         }
-        let module = partition::import(&plugin()?, program).map_err(Failure::program)?;
+        let plugin = plugin()?;
+        phase::enter("importing the program");
+        let module = partition::import(&plugin, program).map_err(|error| self.failure(bytes, error.into()))?;
         Ok(partition::find_counts(&Program::Hlo(module)))
     }
 
@@ -77,16 +99,19 @@ impl ProgramOptions {
         let request = Request {
             program_replicas: stated(counts.replicas),
             program_partitions: stated(counts.partitions),
-            replicas: self.num_replicas.or(count(counts.replicas)),
-            partitions: self.num_partitions.or(count(counts.partitions)),
+            replicas: self.num_replicas.map(u64::from).or(count(counts.replicas)),
+            partitions: self.num_partitions.map(u64::from).or(count(counts.partitions)),
             processes,
             devices_per_process,
         };
         let plan = Plan::new(&request).map_err(Failure::program)?;
         if let Program::Hlo(module) = program {
-            hlo::verify(module, plan.replicas.into(), plan.partitions.into())
-                .with_context(|| self.name())
-                .map_err(Failure::program)?;
+            hlo::verify(module, plan.replicas.into(), plan.partitions.into()).map_err(|error| {
+                // A position names the file as well.
+                let is_placed = error.position.is_some();
+                let error = anyhow::Error::new(error);
+                Failure::program(if is_placed { error } else { error.context(self.name()) })
+            })?;
         }
         Ok(plan)
     }
@@ -102,7 +127,7 @@ fn needs_import(program: &Program, counts: Found) -> bool {
     matches!(program, Program::Mlir(_)) && counts == Found::default()
 }
 
-/// A count that a program states; no device has room for more than 32 bits can tell.
-fn count(found: Option<(i64, CountSource)>) -> Option<u32> {
-    found.map(|(number, _)| u32::try_from(number).unwrap_or(if number < 0 { 1 } else { u32::MAX }))
+/// A count that a program states; one below 1 is the verifier's to refuse.
+fn count(found: Option<(i64, CountSource)>) -> Option<u64> {
+    found.map(|(number, _)| u64::try_from(number).unwrap_or_default().max(1))
 }

@@ -4,6 +4,7 @@ mod inputs;
 mod outputs;
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -32,7 +33,7 @@ pub struct Options {
     input: Option<PathBuf>,
 
     /// Global argument I from a file (may be repeated)
-    #[arg(long = "arg", value_name = "I=FILE.npy", value_parser = indexed_file)]
+    #[arg(long = "arg", value_name = "I=FILE.npy", value_parser = indexed_file, allow_hyphen_values = true)]
     args: Vec<(usize, PathBuf)>,
 
     /// Contents of the arguments that no file gives: zeros, ones, iota or random[:SEED] [default: random:0 without
@@ -53,23 +54,25 @@ pub struct Options {
     expect: Option<PathBuf>,
 
     /// Relative difference that --expect allows
-    #[arg(long, value_name = "R", default_value_t = 0.0, requires = "expect", value_parser = tolerance)]
+    #[arg(long, value_name = "R", default_value_t = 0.0, requires = "expect", value_parser = tolerance,
+        allow_negative_numbers = true)]
     rtol: f64,
 
     /// Absolute difference that --expect allows
-    #[arg(long, value_name = "A", default_value_t = 0.0, requires = "expect", value_parser = tolerance)]
+    #[arg(long, value_name = "A", default_value_t = 0.0, requires = "expect", value_parser = tolerance,
+        allow_negative_numbers = true)]
     atol: f64,
 
     /// Steps to time
-    #[arg(long, value_name = "R", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "R", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     repeat: u32,
 
     /// Steps to run before those that are timed
-    #[arg(long, value_name = "W", default_value_t = 0)]
+    #[arg(long, value_name = "W", default_value_t = 0, allow_negative_numbers = true)]
     warmup: u32,
 
     /// Parse, verify, partition and compile, but do not run
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["output", "print", "expect", "repeat", "warmup"])]
     check: bool,
 }
 
@@ -104,7 +107,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
             options.program.check(processes, options.job.devices_per_process)?;
             options.check_files()?;
             plugins::find(options.job.plugin.as_deref())?;
-            return options.job.launch(processes);
+            return options.job.launch(processes, Some(&options.program.program));
         }
         Role::Controller(membership) => membership,
     };
@@ -118,7 +121,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
             }
             _ => None,
         };
-        options.run(world, data_plane, mine)
+        options.run(world, data_plane, &bytes, mine)
     })
 }
 
@@ -143,13 +146,12 @@ fn same_program(world: &World, program: &[u8]) -> Result<(), Failure> {
 
 impl Options {
     fn check_usage(&self) -> Result<(), Failure> {
-        let outputs =
-            [("--output", self.output.is_some()), ("--expect", self.expect.is_some()), ("--print", self.print)];
-        match outputs.iter().find(|(_, given)| self.check && *given) {
-            Some((option, _)) => {
-                Err(Failure::usage(format!("{option} needs results, but --check does not run the program")))
-            }
-            None => Ok(()),
+        let stdout = ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].map(Path::new);
+        match &self.output {
+            Some(path) if stdout.contains(&path.as_path()) => Err(Failure::usage(
+                "--output: standard output carries the report: give a file, or print the results with --print",
+            )),
+            _ => Ok(()),
         }
     }
 
@@ -161,10 +163,12 @@ impl Options {
         }
         if let Some(path) = &self.output {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let writable = if path.exists() {
-                File::options().append(true).open(path).map(drop)
-            } else {
-                tempfile::tempfile_in(folder).map(drop)
+            let writable = match std::fs::metadata(path) {
+                Ok(there) if there.is_file() => File::options().append(true).open(path).map(drop),
+                Ok(there) if there.is_dir() => Err(ErrorKind::IsADirectory.into()),
+                // Opening a pipe would already be heard at its other end.
+                Ok(_) => Ok(()),
+                Err(_) => tempfile::tempfile_in(folder).map(drop),
             };
             writable.with_context(|| format!("cannot write {}", path.display())).map_err(Failure::program)?;
         }
@@ -174,7 +178,7 @@ impl Options {
     /// The program, and the job that it makes.
     fn prepare(&self, bytes: &[u8], processes: u32) -> Result<(Plan, Program), Failure> {
         let (program, _) = self.program.load(bytes)?;
-        let counts = self.program.counts(&program, || load_plugin(self.job.plugin.as_deref()))?;
+        let counts = self.program.counts(&program, bytes, || load_plugin(self.job.plugin.as_deref()))?;
         let plan = self.program.plan(&program, counts, processes, self.job.devices_per_process)?;
         if let Program::Hlo(HloModule { elided_constants, .. }) = &program
             && let Some(name) = elided_constants.first()
@@ -195,13 +199,20 @@ impl Options {
     }
 
     /// One controller's part. Process 0 brings the plan and the program, and its options count.
-    fn run(&self, world: World, data_plane: DataPlaneOptions, mine: Option<(Plan, Program)>) -> Result<u8, Failure> {
+    fn run(
+        &self,
+        world: World,
+        data_plane: DataPlaneOptions,
+        bytes: &[u8],
+        mine: Option<(Plan, Program)>,
+    ) -> Result<u8, Failure> {
         let plugin = plugins::find(self.job.plugin.as_deref())?;
         let (plan, program) = mine.unzip();
         let (plan, steps) =
             world.from_first("plan", || Ok::<_, RuntimeError>((plan.ok_or(RuntimeError::NoProgram)?, self.steps())))?;
         let runtime = Runtime::open(world, &plugin.path, plan.devices_per_process, data_plane)?;
-        let executable = Executable::compile(&runtime, plan, program)?;
+        let executable =
+            Executable::compile(&runtime, plan, program).map_err(|error| self.program.failure(bytes, error))?;
         let is_first = runtime.world().process_index() == 0;
         let mut report = Report::new(&runtime, &executable, plan, self.job.format);
         if steps.check {

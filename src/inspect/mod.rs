@@ -49,6 +49,8 @@ pub struct Inspection {
     pub is_scheduled: bool,
     /// The plugin gets the program as it is; otherwise it gets the lowered one.
     pub runs_whole: bool,
+    /// What is special about the way that the program takes.
+    pub notes: Vec<String>,
     /// Collectives that are done by this tool instead of the plugin.
     pub bridged_collectives: usize,
     /// Computations of the program of one device.
@@ -167,6 +169,7 @@ pub fn inspect(
         partitioner,
         is_scheduled,
         runs_whole: pipeline.runs_whole,
+        notes: pipeline.notes.clone(),
         bridged_collectives: match &pipeline.lowered {
             Ok(lowered) if !pipeline.runs_whole => lowered.collectives.len(),
             _ => 0,

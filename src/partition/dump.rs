@@ -3,9 +3,8 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use buffa::Message;
-
 use super::{Error, dump_flags};
+use crate::hlo::decode;
 use crate::pjrt::{self, CompileOptions, Plugin, Program, ProgramFormat};
 use crate::proto::{HloModuleProto, HloProto};
 
@@ -44,7 +43,7 @@ impl Dump {
     pub fn module(self, stage: &str, what: &'static str) -> Result<HloModuleProto, Error> {
         let file = self.find(self.directory.path(), |name| name.contains(stage) && name.ends_with(".hlo.pb"))?;
         let file = self.required(file, what)?;
-        let dump = HloProto::decode_from_slice(&std::fs::read(&file)?);
+        let dump = decode::<HloProto>(&std::fs::read(&file)?);
         let dump = dump.map_err(|source| Error::Decode { file: file.display().to_string(), source })?;
         dump.hlo_module.into_option().ok_or_else(|| Error::Malformed("XLA's dump holds no module".to_owned()))
     }

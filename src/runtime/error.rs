@@ -5,7 +5,7 @@ use crate::host_array::ArrayError;
 use crate::mesh::ShardingError;
 use crate::pjrt::ErrorCode;
 use crate::transport::TransportError;
-use crate::transport::tcp::MeshError;
+use crate::transport::mesh::MeshError;
 use crate::{hlo, lower, partition, pjrt};
 
 use super::{PlanError, TopologyError, WorldError};

@@ -11,7 +11,8 @@ use crate::collective::{CollectiveSpec, ProgramCollectives};
 use crate::dtype::DType;
 use crate::hlo::{Program, shape};
 use crate::host_array::HostArray;
-use crate::lower;
+use crate::launch::phase;
+use crate::lower::{self, replay};
 use crate::mesh::HloSharding;
 use crate::partition;
 use crate::pjrt::{Buffer, Device, ExecuteOptions, LoadedExecutable};
@@ -28,6 +29,7 @@ pub struct Executable<'a> {
     /// Global id of this process's first device.
     first_device: u32,
     name: String,
+    notes: Vec<String>,
     parameters: Vec<GlobalArray>,
     results: Vec<GlobalArray>,
     donated: Vec<usize>,
@@ -52,10 +54,13 @@ pub struct StepTimes {
     /// Steps that were timed.
     pub steps: usize,
     /// Seconds of the fastest one.
+    #[serde(rename = "min_seconds")]
     pub min: f64,
     /// Seconds of the median one.
+    #[serde(rename = "median_seconds")]
     pub median: f64,
     /// Seconds that 99 of 100 steps did not exceed.
+    #[serde(rename = "p99_seconds")]
     pub p99: f64,
 }
 
@@ -63,6 +68,7 @@ pub struct StepTimes {
 #[derive(Serialize, Deserialize)]
 struct Prepared {
     name: String,
+    notes: Vec<String>,
     module: PreparedModule,
     collectives: Vec<CollectiveSpec>,
     /// The program takes its arguments as one tuple.
@@ -106,7 +112,9 @@ impl<'a> Executable<'a> {
                 CompilerInput::lowered(module.clone(), plan, runtime.world.limit())
             }
         };
+        phase::enter(&format!("compiling '{}'", prepared.name));
         let mut loaded = input.compile(&runtime.client, prepared.tupled)?;
+        phase::enter(&format!("running '{}'", prepared.name));
         runtime.world.barrier(&format!("compiled/{id}"))?;
         tracing::debug!(
             "prepared in {prepared_after:?}, compiled everywhere {:?} later",
@@ -140,6 +148,7 @@ impl<'a> Executable<'a> {
             },
             first_device: global_ids.first().copied().unwrap_or(0),
             name: prepared.name,
+            notes: prepared.notes,
             parameters,
             results: prepared.results.into_iter().map(PreparedArray::decode).collect::<Result<_, _>>()?,
             donated: prepared.donated,
@@ -154,6 +163,11 @@ impl<'a> Executable<'a> {
     /// The program's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What the user should know of how the program was taken, a sentence each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// The program's global arguments, in flattened order.
@@ -181,6 +195,7 @@ impl<'a> Executable<'a> {
     /// Runs the program once and waits until this process's devices are done.
     pub fn run(&self, arguments: &Arguments) -> Result<Results, RuntimeError> {
         let run = self.runs.fetch_add(1, Ordering::Relaxed);
+        phase::step(run + 1);
         let bound = self.collectives.as_ref().map(|collectives| {
             bridge::Run::begin(bridge::RunContext {
                 collectives: Arc::clone(collectives),
@@ -243,12 +258,18 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepa
         partitions: plan.partitions.into(),
         devices_per_process: runtime.topology.devices_per_process(),
     };
+    if let Program::Hlo(module) = &*program
+        && replay::compiled_because(module).is_some()
+        && runtime.client.platform_name()? == "cpu"
+    {
+        replay::check_runs_on_cpu(&module.proto)?;
+    }
     let pipeline = Pipeline::new(runtime.client.plugin(), program, &layout)?;
     let tupled = pipeline.is_tupled();
     let mut donated: Vec<usize> = pipeline.donations().into_iter().map(|(argument, _)| argument).collect();
     donated.sort_unstable();
     donated.dedup();
-    let Pipeline { partitioned, lowered, runs_whole } = pipeline;
+    let Pipeline { partitioned, lowered, runs_whole, notes } = pipeline;
     let (module, collectives) = if runs_whole {
         (PreparedModule::Whole, Vec::new())
     } else {
@@ -257,6 +278,7 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepa
     };
     Ok(Prepared {
         name: partitioned.module.proto.name.clone(),
+        notes,
         module,
         collectives,
         tupled,

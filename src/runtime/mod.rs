@@ -17,7 +17,8 @@ use std::time::Instant;
 
 use crate::collective::{Communicator, Limits, World as Devices};
 use crate::pjrt::{Client, Plugin, Value};
-use crate::transport::{Transport, tcp};
+use crate::transport::Transport;
+use crate::transport::mesh::{Choice, connect_mesh};
 
 pub use arrays::{Arguments, GlobalArray};
 pub use error::RuntimeError;
@@ -45,11 +46,13 @@ pub struct DataPlaneOptions {
     pub address: IpAddr,
     /// A secret that all processes of the job share.
     pub secret: [u8; 32],
+    /// What may carry the data.
+    pub transport: Choice,
 }
 
 impl Default for DataPlaneOptions {
     fn default() -> Self {
-        DataPlaneOptions { address: IpAddr::V4(Ipv4Addr::LOCALHOST), secret: [0; 32] }
+        DataPlaneOptions { address: IpAddr::V4(Ipv4Addr::LOCALHOST), secret: [0; 32], transport: Choice::Auto }
     }
 }
 
@@ -74,7 +77,7 @@ impl Runtime {
         let topology = Topology::new(processes)?;
         let transport = match listener {
             None => None,
-            Some(listener) => Some(connect(&world, &topology, listener, &data_plane.secret)?),
+            Some(listener) => Some(connect(&world, &topology, listener, &data_plane)?),
         };
         let devices =
             Devices { process_index: world.process_index(), devices_per_process: topology.devices_per_process() };
@@ -130,11 +133,11 @@ fn connect(
     world: &World,
     topology: &Topology,
     listener: TcpListener,
-    secret: &[u8; 32],
+    options: &DataPlaneOptions,
 ) -> Result<Arc<dyn Transport>, RuntimeError> {
     let addresses: Vec<SocketAddr> = topology.processes().iter().filter_map(|process| process.data_address).collect();
-    let transport = tcp::connect_mesh(world.process_index(), listener, &addresses, secret, world.limit())?;
-    Ok(Arc::new(transport))
+    let (this, secret, choice) = (world.process_index(), &options.secret, options.transport);
+    Ok(Arc::new(connect_mesh(this, listener, &addresses, secret, choice, world.limit())?))
 }
 
 /// A client with this many devices, where the plugin can choose.

@@ -5,9 +5,11 @@ use std::time::Duration;
 use buffa::Message;
 
 use crate::hlo::{self, ModuleConfig, Program, shape};
-use crate::lower::{self, Layout, Lowered};
-use crate::partition::{self, Partitioned};
+use crate::launch::phase;
+use crate::lower::{self, Layout, Lowered, replay};
+use crate::partition::{self, GlobalArg, Partitioned};
 use crate::pjrt::{self, Client, CompileOptions, LoadedExecutable, Plugin, ProgramFormat, Value};
+use crate::proto::op_sharding::Type;
 
 use super::{Plan, RuntimeError, bridge};
 
@@ -15,7 +17,7 @@ use super::{Plan, RuntimeError, bridge};
 ///
 /// A process that has all devices hands the program to the plugin as it is, unless it has been partitioned before or
 /// needs a collective that the plugin does not have. Otherwise the program is partitioned, and its collectives become
-/// calls to ours.
+/// calls to ours. What XLA compiled before is made compilable again first.
 pub struct Pipeline {
     /// The program of one device, whose collectives name global devices.
     pub partitioned: Partitioned,
@@ -24,6 +26,8 @@ pub struct Pipeline {
     pub lowered: Result<Lowered, lower::Error>,
     /// Whether the plugin gets the program as it is.
     pub runs_whole: bool,
+    /// What the user should know of the way that the program takes.
+    pub notes: Vec<String>,
 }
 
 /// What [`Client::compile`] takes.
@@ -36,8 +40,19 @@ pub(super) struct CompilerInput {
 impl Pipeline {
     /// Verifies, partitions and lowers a program. It is brought into the form that plugins of every age take.
     pub fn new(plugin: &Plugin, program: &mut Program, layout: &Layout) -> Result<Pipeline, RuntimeError> {
+        let mut notes = Vec::new();
         if let Program::Hlo(module) = program {
             hlo::verify(module, layout.replicas, layout.partitions)?;
+            if let Some(evidence) = replay::compiled_because(module) {
+                note(
+                    &mut notes,
+                    format!(
+                        "compiled dump ({evidence}): schedule, layouts and fusions are undone before it is compiled again"
+                    ),
+                );
+                replay::undo(module)?;
+                hlo::verify(module, layout.replicas, layout.partitions)?;
+            }
             hlo::remove_dead_code(&mut module.proto);
             hlo::groups::expand_replica_groups(&mut module.proto).map_err(lower::Error::from)?;
             let program_shape = module.proto.host_program_shape.get_or_insert_default();
@@ -45,12 +60,19 @@ impl Pipeline {
             program_shape.parameters.iter_mut().for_each(shape::set_row_major);
             shape::set_row_major(program_shape.result.get_or_insert_default());
         }
+        phase::enter(&match program {
+            Program::Hlo(module) => format!("partitioning '{}'", module.proto.name),
+            Program::Mlir(_) => "importing and partitioning the program".to_owned(),
+        });
         let partitioned = partition::partition(plugin, program, layout.replicas, layout.partitions)?;
         let lowered = lower::lower(&partitioned.module, layout);
         let was_partitioned = matches!(program, Program::Hlo(module) if partition::is_partitioned(module));
+        if was_partitioned && layout.partitions > 1 {
+            note(&mut notes, about_partitioned(&partitioned.results));
+        }
         let alone = layout.devices_per_process.len() == 1;
         let needs_ours = lowered.as_ref().is_ok_and(|lowered| !lowered.collectives.is_empty());
-        Ok(Pipeline { partitioned, lowered, runs_whole: alone && !was_partitioned && !needs_ours })
+        Ok(Pipeline { partitioned, lowered, runs_whole: alone && !was_partitioned && !needs_ours, notes })
     }
 
     /// Whether the program takes its arguments as one tuple.
@@ -96,6 +118,23 @@ impl Pipeline {
         };
         input.options.env_overrides.extend(flags);
         Ok(input.compile(client, tupled)?)
+    }
+}
+
+/// Tells at once, as what follows may fail, and keeps it for the report.
+fn note(notes: &mut Vec<String>, note: String) {
+    tracing::info!("{note}");
+    notes.push(note);
+}
+
+fn about_partitioned(results: &[GlobalArg]) -> String {
+    let without_sharding = results.iter().filter(|result| result.sharding.r#type == Type::MANUAL).count();
+    let what = "partitioned before: each device runs the program as it is";
+    match without_sharding {
+        0 => what.to_owned(),
+        _ => format!(
+            "{what}; results without a sharding ({{manual}}) are per device, and those of partition 0 are given"
+        ),
     }
 }
 

@@ -64,7 +64,8 @@ fn header(report: &Report) -> String {
             ),
         ),
     ];
-    lines.iter().map(|(name, value)| format!("{name:<12} {value}\n")).collect()
+    let notes = inspection.notes.iter().map(|note| ("note", note.clone()));
+    lines.into_iter().chain(notes).map(|(name, value)| format!("{name:<12} {value}\n")).collect()
 }
 
 fn counted_by(by: CountedBy) -> &'static str {
