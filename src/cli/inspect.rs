@@ -39,6 +39,10 @@ pub struct Options {
     #[arg(long, value_enum)]
     stage: Option<Stage>,
 
+    /// Leave out the memory, which takes a compilation
+    #[arg(long, conflicts_with_all = ["emit", "stage"])]
+    no_compile: bool,
+
     /// Write to a file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -119,14 +123,14 @@ pub fn main(options: Options) -> Result<u8, Failure> {
     let counts = options.program.counts(&program, &bytes, plugin)?;
     let plan = options.program.plan(&program, counts, options.processes, options.devices_per_process)?;
     let output = if options.emit.is_some() || options.stage.is_some() {
-        options.module(program, form, plan)?
+        options.module(&bytes, program, form, plan)?
     } else {
         let report = Report {
             file: options.program.name(),
             form,
             num_replicas_from: counted_by(options.program.num_replicas, counts.replicas, plan.replicas),
             num_partitions_from: counted_by(options.program.num_partitions, counts.partitions, plan.partitions),
-            inspection: inspect::inspect(&plugin()?, program, plan)
+            inspection: inspect::inspect(&plugin()?, program, plan, !options.no_compile)
                 .map_err(|error| options.program.failure(&bytes, error))?,
         };
         match options.format {
@@ -155,21 +159,22 @@ fn counted_by(option: Option<u32>, found: Option<(i64, CountSource)>, count: u32
 
 impl Options {
     /// The program in the form and at the stage that are asked for.
-    fn module(&self, program: Program, form: Form, plan: Plan) -> Result<Vec<u8>, Failure> {
+    fn module(&self, bytes: &[u8], program: Program, form: Form, plan: Plan) -> Result<Vec<u8>, Failure> {
         let emit = self.emit.unwrap_or(Emit::Hlo);
         let stage = self.stage.unwrap_or(Stage::Global);
         if emit == Emit::Proto && self.output.is_none() && std::io::stdout().is_terminal() {
             return Err(Failure::usage("--emit proto writes bytes, which a terminal cannot show: add -o FILE"));
         }
         if emit == Emit::Stablehlo {
-            return self.stablehlo(program, form, stage, plan);
+            return self.stablehlo(bytes, program, form, stage, plan);
         }
         let module = match program {
             Program::Hlo(mut module) if stage == Stage::Global => {
                 inspect::name_counts(&mut module, plan);
                 module
             }
-            program => inspect::module_at(stage.into(), &self.plugin()?, program, plan)?,
+            program => inspect::module_at(stage.into(), &self.plugin()?, program, plan)
+                .map_err(|error| self.program.failure(bytes, error))?,
         };
         Ok(match emit {
             Emit::Proto => module.proto.encode_to_vec(),
@@ -177,7 +182,14 @@ impl Options {
         })
     }
 
-    fn stablehlo(&self, program: Program, form: Form, stage: Stage, plan: Plan) -> Result<Vec<u8>, Failure> {
+    fn stablehlo(
+        &self,
+        bytes: &[u8],
+        program: Program,
+        form: Form,
+        stage: Stage,
+        plan: Plan,
+    ) -> Result<Vec<u8>, Failure> {
         const MEANING: &str = "StableHLO cannot say that a program is that of one device already";
         if stage != Stage::Global {
             return Err(Failure::usage(format!("--emit stablehlo goes with --stage global only: {MEANING}")));
@@ -190,7 +202,8 @@ impl Options {
                     self.program.name()
                 )));
             }
-            program => inspect::module_at(inspect::Stage::Global, &self.plugin()?, program, plan)?,
+            program => inspect::module_at(inspect::Stage::Global, &self.plugin()?, program, plan)
+                .map_err(|error| self.program.failure(bytes, error))?,
         };
         let text = partition::to_stablehlo(&self.plugin()?, &module, plan.replicas.into(), plan.partitions.into())
             .with_context(|| format!("{}: XLA cannot convert it to StableHLO", self.program.name()))

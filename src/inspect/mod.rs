@@ -49,6 +49,8 @@ pub struct Inspection {
     pub is_scheduled: bool,
     /// The plugin gets the program as it is; otherwise it gets the lowered one.
     pub runs_whole: bool,
+    /// What is special about the way that the program takes.
+    pub notes: Vec<String>,
     /// Collectives that are done by this tool instead of the plugin.
     pub bridged_collectives: usize,
     /// Computations of the program of one device.
@@ -131,11 +133,17 @@ pub struct Memory {
     pub temporary_bytes: i64,
 }
 
-/// Inspects a program for a layout. The plan's numbers of replicas and partitions are those of the program.
+/// Inspects a program for a layout. The plan's numbers of replicas and partitions are those of the program. Its memory
+/// is left open unless `with_memory` is set, since that takes a compilation.
 ///
 /// # Errors
 /// The program is not valid, or XLA cannot partition it. What goes wrong later is part of the result.
-pub fn inspect(plugin: &Plugin, mut program: Program, plan: Plan) -> Result<Inspection, RuntimeError> {
+pub fn inspect(
+    plugin: &Plugin,
+    mut program: Program,
+    plan: Plan,
+    with_memory: bool,
+) -> Result<Inspection, RuntimeError> {
     let layout = stage::layout(plan);
     let was_partitioned = matches!(&program, Program::Hlo(module) if partition::is_partitioned(module));
     let is_scheduled = matches!(&program, Program::Hlo(module) if module.config.is_scheduled);
@@ -161,6 +169,7 @@ pub fn inspect(plugin: &Plugin, mut program: Program, plan: Plan) -> Result<Insp
         partitioner,
         is_scheduled,
         runs_whole: pipeline.runs_whole,
+        notes: pipeline.notes.clone(),
         bridged_collectives: match &pipeline.lowered {
             Ok(lowered) if !pipeline.runs_whole => lowered.collectives.len(),
             _ => 0,
@@ -177,9 +186,11 @@ pub fn inspect(plugin: &Plugin, mut program: Program, plan: Plan) -> Result<Insp
         memory: None,
         memory_error: None,
     };
-    match memory(plugin, pipeline, &program, plan) {
-        Ok(memory) => inspection.memory = Some(memory),
-        Err(error) => inspection.memory_error = Some(error.to_string()),
+    if with_memory {
+        match memory(plugin, pipeline, &program, plan) {
+            Ok(memory) => inspection.memory = Some(memory),
+            Err(error) => inspection.memory_error = Some(error.to_string()),
+        }
     }
     Ok(inspection)
 }

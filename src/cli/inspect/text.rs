@@ -64,7 +64,8 @@ fn header(report: &Report) -> String {
             ),
         ),
     ];
-    lines.iter().map(|(name, value)| format!("{name:<12} {value}\n")).collect()
+    let notes = inspection.notes.iter().map(|note| ("note", note.clone()));
+    lines.into_iter().chain(notes).map(|(name, value)| format!("{name:<12} {value}\n")).collect()
 }
 
 fn counted_by(by: CountedBy) -> &'static str {
@@ -259,9 +260,8 @@ fn work(inspection: &Inspection) -> String {
     text += &reservations(cost.has_unknown_loops, cost.has_branches);
     text += &match (&inspection.memory, &inspection.memory_error) {
         (Some(memory), _) => memory_line(memory),
-        (None, error) => {
-            format!("memory per device  not known: {}\n", error.as_deref().unwrap_or("the plugin does not tell"))
-        }
+        (None, Some(error)) => format!("memory per device  not known: {error}\n"),
+        (None, None) => String::new(),
     };
     text
 }
