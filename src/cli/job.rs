@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use spmd_run::launch::{self, ControllerEnv, LocalJob};
 use spmd_run::rendezvous::{self, Abort, JobToken, JoinError, JoinOptions, Rendezvous};
 use spmd_run::runtime::{DataPlaneOptions, World};
+use spmd_run::transport::mesh::Choice;
 
 use super::{Failure, Format, exit};
 
@@ -66,7 +67,6 @@ pub struct JobOptions {
 enum Transport {
     Auto,
     Tcp,
-    #[value(hide = true)]
     Shm,
     #[value(hide = true)]
     Mpi,
@@ -164,7 +164,6 @@ impl JobOptions {
             ("--hosts", self.later.hosts.is_some()),
             ("--hostfile", self.later.hostfile.is_some()),
             ("--slices", self.later.slices.is_some()),
-            ("--transport shm", self.transport == Transport::Shm),
             ("--transport mpi", self.transport == Transport::Mpi),
         ];
         match later.iter().find(|(_, given)| *given) {
@@ -192,6 +191,11 @@ impl Membership {
         let data_plane = DataPlaneOptions {
             address: address_towards(&options.coordinator),
             secret: options.token.as_ref().map_or([0; 32], |token| token.derive_key("spmd-run 2026 data plane")),
+            transport: match job.transport {
+                Transport::Tcp => Choice::Tcp,
+                Transport::Shm => Choice::Shm,
+                Transport::Auto | Transport::Mpi => Choice::Auto,
+            },
         };
         let world = World::of(Rendezvous::join(options).map_err(join_failure)?, job.stall_timeout);
         watch_time(job.timeout, world.clone(), launched);

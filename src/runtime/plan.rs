@@ -47,10 +47,10 @@ pub enum PlanError {
     Uneven { replicas: u64, partitions: u64, processes: u32, advice: String },
     /// More devices than a process can have.
     #[error(
-        "the program needs {}, that is {per_process} in each of {}: a process has at most {MAX_DEVICES}",
+        "the program needs {}, too many for {}: each has at most {MAX_DEVICES}",
         needs(*replicas, *partitions), count((*processes).into(), "process", "processes")
     )]
-    TooMany { replicas: u64, partitions: u64, processes: u32, per_process: u128 },
+    TooMany { replicas: u64, partitions: u64, processes: u32 },
 }
 
 /// The most devices that XLA's CPU client makes.
@@ -97,12 +97,7 @@ impl Plan {
         let (replicas, partitions) = (replicas.unwrap_or(1), partitions.unwrap_or(1));
         let found = u64::from(processes) * u64::from(request.devices_per_process.unwrap_or(1));
         let needed = u128::from(replicas) * u128::from(partitions);
-        let too_many = || PlanError::TooMany {
-            replicas,
-            partitions,
-            processes,
-            per_process: needed / u128::from(processes.max(1)),
-        };
+        let too_many = || PlanError::TooMany { replicas, partitions, processes };
 
         if needed == 1 {
             let devices_per_process = request.devices_per_process.unwrap_or(1);
@@ -182,8 +177,8 @@ mod tests {
         let uneven = Request { program_replicas: Some(2), program_partitions: Some(3), ..request(4) };
         insta::assert_snapshot!(Plan::new(&uneven).unwrap_err(), @"the program needs 6 devices (2 replicas × 3 partitions), which 4 processes cannot share evenly: try -n 3 --devices-per-process 2");
         let huge = Request { program_replicas: Some(1 << 40), program_partitions: Some(1 << 62), ..request(4) };
-        insta::assert_snapshot!(Plan::new(&huge).unwrap_err(), @"the program needs 5070602400912917605986812821504 devices (1099511627776 replicas × 4611686018427387904 partitions), that is 1267650600228229401496703205376 in each of 4 processes: a process has at most 2048");
-        insta::assert_snapshot!(Plan::new(&Request { program_replicas: Some(4098), ..request(2) }).unwrap_err(), @"the program needs 4098 devices (4098 replicas × 1 partition), that is 2049 in each of 2 processes: a process has at most 2048");
+        insta::assert_snapshot!(Plan::new(&huge).unwrap_err(), @"the program needs 5070602400912917605986812821504 devices (1099511627776 replicas × 4611686018427387904 partitions), too many for 4 processes: each has at most 2048");
+        insta::assert_snapshot!(Plan::new(&Request { program_replicas: Some(4098), ..request(2) }).unwrap_err(), @"the program needs 4098 devices (4098 replicas × 1 partition), too many for 2 processes: each has at most 2048");
         let contradiction = Request { program_partitions: Some(8), partitions: Some(4), ..request(4) };
         insta::assert_snapshot!(Plan::new(&contradiction).unwrap_err(), @"the program says num_partitions=8, but --num-partitions 4 was given: leave the flag out");
     }

@@ -154,9 +154,7 @@ impl Options {
             let expected = expected
                 .remove(&name)
                 .ok_or_else(|| Failure::program(anyhow::anyhow!("{}: holds no '{name}'", path.display())))?;
-            let comparison = self
-                .compare(array, expected, replicas)
-                .map_err(|error| Failure::program(error.context(format!("{}: {name}", path.display()))))?;
+            let comparison = self.compare(array, expected, replicas).map_err(Failure::program)?;
             report.comparisons.push((name, comparison));
         }
         Ok(report.comparisons.iter().all(|(_, comparison)| comparison.is_close()))
