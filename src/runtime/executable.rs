@@ -11,9 +11,10 @@ use crate::collective::{CollectiveSpec, ProgramCollectives};
 use crate::dtype::DType;
 use crate::hlo::{self, ModuleConfig, Program, shape};
 use crate::host_array::HostArray;
+use crate::library_calls::{self, Availability, UnknownTarget, custom_call_targets, unknown_targets};
 use crate::mesh::HloSharding;
 use crate::partition;
-use crate::pjrt::{Buffer, CompileOptions, Device, ExecuteOptions, LoadedExecutable, ProgramFormat};
+use crate::pjrt::{Buffer, CompileOptions, Device, ErrorCode, ExecuteOptions, LoadedExecutable, ProgramFormat};
 use crate::proto;
 use crate::{lower, pjrt};
 
@@ -64,6 +65,10 @@ struct Prepared {
     name: String,
     module: PreparedModule,
     collectives: Vec<CollectiveSpec>,
+    /// The targets of custom calls that the plugin gets from us.
+    library_calls: Vec<String>,
+    /// Those that it may not have.
+    unknown: Vec<UnknownTarget>,
     /// The program takes its arguments as one tuple.
     tupled: bool,
     /// Arguments whose memory results take.
@@ -115,7 +120,14 @@ impl<'a> Executable<'a> {
         if let PreparedModule::Lowered(_) = prepared.module {
             bridge::register(runtime.client.plugin())?;
         }
-        let mut loaded = runtime.client.compile(&pjrt::Program { code: &code, format }, &options.encode())?;
+        library_calls::register(runtime.client.plugin(), prepared.library_calls.iter().map(String::as_str))?;
+        let compiled = runtime.client.compile(&pjrt::Program { code: &code, format }, &options.encode());
+        let mut loaded = compiled.map_err(|source| match source.code() {
+            Some(ErrorCode::NotFound | ErrorCode::Unimplemented) if !prepared.unknown.is_empty() => {
+                RuntimeError::CustomCallRefused { source, unknown: prepared.unknown.clone() }
+            }
+            _ => source.into(),
+        })?;
         runtime.world.barrier(&format!("compiled/{id}"))?;
         tracing::debug!(
             "prepared in {prepared_after:?}, compiled everywhere {:?} later",
@@ -278,7 +290,17 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepa
         program_shape.parameters.iter_mut().for_each(shape::set_row_major);
         shape::set_row_major(program_shape.result.get_or_insert_default());
     }
-    let partitioned = partition::partition(runtime.client.plugin(), program, replicas, partitions)?;
+    let mut partitioned = partition::partition(runtime.client.plugin(), program, replicas, partitions)?;
+    hlo::remove_dead_code(&mut partitioned.module.proto);
+    let unknown = unknown_targets(&partitioned.module);
+    let is_cpu = runtime.client.platform_name()? == "cpu";
+    if is_cpu && unknown.iter().any(|target| target.on_cpu == Availability::Never) {
+        return Err(RuntimeError::CustomCalls(unknown));
+    }
+    let mut library_calls: Vec<String> =
+        custom_call_targets(&partitioned.module).filter(|_| is_cpu).map(str::to_owned).collect();
+    library_calls.sort_unstable();
+    library_calls.dedup();
     let devices_per_process = runtime.topology.devices_per_process();
     let lowered = lower::lower(&partitioned.module, &lower::Layout { replicas, partitions, devices_per_process });
     let was_partitioned = matches!(program, Program::Hlo(module) if partition::is_partitioned(module));
@@ -296,6 +318,8 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepa
         name: partitioned.module.proto.name.clone(),
         module,
         collectives,
+        library_calls,
+        unknown,
         tupled,
         donated: donated_parameters(&partitioned.module.proto, tupled),
         parameters: partitioned.parameters.iter().map(PreparedArray::encode).collect::<Result<_, _>>()?,
