@@ -13,7 +13,9 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     };
     match hlo::load(&std::fs::read(&file)?, &file)? {
         Program::Hlo(module) => print!("{}", hlo::print(&module)),
-        Program::Mlir(_) => return Err(format!("{file}: StableHLO becomes HLO in a plugin, see partition::import").into()),
+        Program::Mlir(_) => {
+            return Err(format!("{file}: StableHLO becomes HLO in a plugin, see partition::import").into());
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

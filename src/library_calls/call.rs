@@ -26,14 +26,13 @@ pub(super) struct Arrays<'a, T> {
 }
 
 impl<'a, 'f> Call<'a, 'f> {
-    /// A call whose first operand is a batch of arrays with `rank` dimensions.
-    pub fn new(frame: &'f CallFrame<'a>, rank: usize) -> Result<Self, FfiError> {
+    /// The operand with the most dimensions is a batch of matrices.
+    pub fn new(frame: &'f CallFrame<'a>) -> Result<Self, FfiError> {
         let operands = frame.args()?;
         let results = frame.results()?;
-        let first = operands.first().ok_or_else(|| invalid("the call has no operands"))?;
-        let split = first.dims.len().checked_sub(rank);
-        let split = split.ok_or_else(|| invalid(format!("operand 0 has fewer than {rank} dimensions")))?;
-        let batch = &first.dims[..split];
+        let largest = operands.iter().map(|operand| operand.dims).max_by_key(|dims| dims.len()).unwrap_or_default();
+        let batch =
+            largest.split_last_chunk::<2>().ok_or_else(|| invalid("the call has no matrix among its operands"))?.0;
         let len = product(batch).ok_or_else(too_large)?;
         Ok(Call { frame, operands, taken: vec![false; results.len()], results, batch, len })
     }
@@ -94,6 +93,17 @@ impl<'a, 'f> Call<'a, 'f> {
             unsafe { std::ptr::copy(source.ptr.cast(), arrays.elements.as_mut_ptr(), len) };
         }
         Ok(arrays)
+    }
+
+    /// Results that the variant of the routine leaves undefined are zeros, so that every run gives the same.
+    pub fn clear_rest(self) {
+        for (result, _) in self.results.iter().zip(&self.taken).filter(|(_, taken)| !**taken) {
+            let bytes = bytes_of(result).len();
+            if bytes > 0 && !result.ptr.is_null() {
+                // SAFETY: the result is ours to write, was not handed out, and has as many bytes.
+                unsafe { result.ptr.write_bytes(0, bytes) };
+            }
+        }
     }
 
     /// An operand and the number of its elements, if it overlaps no result but `shared`.

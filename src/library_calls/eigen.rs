@@ -11,12 +11,11 @@ use num_traits::{Float, Zero};
 
 use super::call::{Arrays, Call, NOT_FINITE, scratch};
 use super::scalar::{Real, RealScalar, Scalar, all_finite, nan};
-use crate::pjrt::{CallFrame, FfiError};
+use crate::pjrt::FfiError;
 
 /// `A = V diag(w) Vᴴ` for the Hermitian A of which one triangle is given, w rising: V in the place of A, w, `info`. In
 /// mode `N` there is no V, and A is lost.
-pub(super) fn syevd<T: Scalar>(frame: &CallFrame<'_>) -> Result<(), FfiError> {
-    let mut call = Call::new(frame, 2)?;
+pub(super) fn syevd<T: Scalar>(call: &mut Call<'_, '_>) -> Result<(), FfiError> {
     let [n, _] = call.dims(0)?;
     let with_vectors = call.is_first_of("mode", *b"VN")?;
     let lower = call.is_first_of("uplo", *b"LU")?;
@@ -63,16 +62,15 @@ pub(super) fn syevd<T: Scalar>(frame: &CallFrame<'_>) -> Result<(), FfiError> {
 
 /// Right and left eigenvectors, `A v = w v` and `uᴴ A = w uᴴ`, of a real A: w's real and imaginary parts, u, v, `info`.
 /// Vectors have length 1, and their largest element is real.
-pub(super) fn geev_real<R: RealScalar>(frame: &CallFrame<'_>) -> Result<(), FfiError>
+pub(super) fn geev_real<R: RealScalar>(call: &mut Call<'_, '_>) -> Result<(), FfiError>
 where
     Complex<R>: Scalar + ComplexField<Real = R>,
 {
-    let mut call = Call::new(frame, 2)?;
     let [n, _] = call.dims(0)?;
     let a = call.operand::<R>(0, &[n, n])?;
     let mut re = call.result::<R>(0, &[n])?;
     let mut im = call.result::<R>(1, &[n])?;
-    let mut vectors = Vectors::<Complex<R>>::new(&mut call, n, 2)?;
+    let mut vectors = Vectors::<Complex<R>>::new(call, n, 2)?;
     let mut info = call.result::<i32>(4, &[])?;
     let [left, right] = vectors.computed();
     let mut memory = scratch(evd::evd_scratch::<R>(n, left, right, Par::Seq, Default::default()))?;
@@ -114,15 +112,14 @@ where
 }
 
 /// As [`geev_real`] of a complex A, with w in one result.
-pub(super) fn geev_complex<R: RealScalar>(frame: &CallFrame<'_>) -> Result<(), FfiError>
+pub(super) fn geev_complex<R: RealScalar>(call: &mut Call<'_, '_>) -> Result<(), FfiError>
 where
     Complex<R>: Scalar + ComplexField<Real = R>,
 {
-    let mut call = Call::new(frame, 2)?;
     let [n, _] = call.dims(0)?;
     let a = call.operand::<Complex<R>>(0, &[n, n])?;
     let mut values = call.result::<Complex<R>>(0, &[n])?;
-    let mut vectors = Vectors::<Complex<R>>::new(&mut call, n, 1)?;
+    let mut vectors = Vectors::<Complex<R>>::new(call, n, 1)?;
     let mut info = call.result::<i32>(3, &[])?;
     let [left, right] = vectors.computed();
     let mut memory = scratch(evd::evd_scratch::<Complex<R>>(n, left, right, Par::Seq, Default::default()))?;

@@ -6,12 +6,11 @@ use faer::{Accum, Conj, Mat, MatMut};
 use super::call::{Call, invalid};
 use super::reflectors::{self, multiply};
 use super::scalar::{Real, Scalar};
-use crate::pjrt::{CallFrame, FfiError};
+use crate::pjrt::FfiError;
 
 /// `A = Q H Qᴴ` in the rows and columns from `low` to `high`, counted from 1: H in its place, reflectors below its first
 /// subdiagonal, their tau, `info`.
-pub(super) fn gehrd<T: Scalar>(frame: &CallFrame<'_>) -> Result<(), FfiError> {
-    let mut call = Call::new(frame, 2)?;
+pub(super) fn gehrd<T: Scalar>(call: &mut Call<'_, '_>) -> Result<(), FfiError> {
     let [n, _] = call.dims(0)?;
     let (low, high) = (call.index("low")?, call.index("high")?);
     if n > 0 && !(1 <= low && low <= high && high <= n) {
@@ -49,8 +48,7 @@ pub(super) fn reduce<T: Scalar>(mut a: MatMut<'_, T>, taus: &mut [T], range: std
 
 /// `A = Q T Qᴴ` for the Hermitian A of which one triangle is given: T and the reflectors in this triangle, T's diagonal
 /// and off-diagonal, the reflectors' tau, `info`.
-pub(super) fn sytrd<T: Scalar>(frame: &CallFrame<'_>) -> Result<(), FfiError> {
-    let mut call = Call::new(frame, 2)?;
+pub(super) fn sytrd<T: Scalar>(call: &mut Call<'_, '_>) -> Result<(), FfiError> {
     let [n, _] = call.dims(0)?;
     let lower = call.is_first_of("uplo", *b"LU")?;
     let mut a = call.in_place::<T>(0, 0, &[n, n])?;

@@ -6,11 +6,10 @@ use faer::{Accum, Conj, MatMut, Par};
 use super::call::{Call, invalid};
 use super::reflectors::multiply;
 use super::scalar::Scalar;
-use crate::pjrt::{CallFrame, FfiError};
+use crate::pjrt::FfiError;
 
 /// `A = P L U`: L and U in the place of A, the rows that were exchanged counted from 1, `info`.
-pub(super) fn getrf<T: Scalar>(frame: &CallFrame<'_>) -> Result<(), FfiError> {
-    let mut call = Call::new(frame, 2)?;
+pub(super) fn getrf<T: Scalar>(call: &mut Call<'_, '_>) -> Result<(), FfiError> {
     let [m, n] = call.dims(0)?;
     let size = m.min(n);
     let mut a = call.in_place::<T>(0, 0, &[m, n])?;
@@ -85,8 +84,7 @@ fn exchange<T: Scalar>(mut a: MatMut<'_, T>, pivots: &[usize], start: usize) {
 
 /// Solves `A X = B` for a tridiagonal A with the diagonals `dl`, `d`, `du`, of one length: the first element of `dl` and
 /// the last one of `du` mean nothing. The diagonals become those of U, B becomes X; then comes `info`.
-pub(super) fn gtsv<T: Scalar>(frame: &CallFrame<'_>) -> Result<(), FfiError> {
-    let mut call = Call::new(frame, 1)?;
+pub(super) fn gtsv<T: Scalar>(call: &mut Call<'_, '_>) -> Result<(), FfiError> {
     let [n] = call.dims(0)?;
     let [rows, columns] = call.dims(3)?;
     if rows != n {

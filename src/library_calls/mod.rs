@@ -9,7 +9,9 @@
 
 mod call;
 mod eigen;
+mod float_environment;
 mod hessenberg;
+mod known;
 
 mod lu;
 mod qr;
@@ -21,7 +23,12 @@ mod triangular;
 
 use num_complex::Complex;
 
+use call::Call;
+use float_environment::DefaultEnvironment;
+
 use crate::pjrt::{self, CallFrame, Ffi, FfiError, Outcome, Plugin};
+
+pub use known::{Availability, UnknownTarget, custom_call_targets, unknown_targets};
 
 /// The platform under which CPU plugins look for custom calls.
 pub const PLATFORM: &str = "Host";
@@ -35,7 +42,7 @@ macro_rules! routines {
     ($($target:literal => $routine:expr),* $(,)?) => {
         &[$(Routine {
             target: concat!("lapack_", $target, "_ffi"),
-            register: |ffi, target| ffi.register(target, PLATFORM, |frame: &CallFrame<'_>| done($routine(frame))),
+            register: |ffi, target| ffi.register(target, PLATFORM, |frame: &CallFrame<'_>| run(frame, $routine)),
         }),*]
     };
 }
@@ -121,6 +128,12 @@ pub fn register<'a>(plugin: &Plugin, targets: impl IntoIterator<Item = &'a str>)
     Ok(())
 }
 
-fn done(result: Result<(), FfiError>) -> Outcome {
+fn run(frame: &CallFrame<'_>, routine: fn(&mut Call<'_, '_>) -> Result<(), FfiError>) -> Outcome {
+    let _environment = DefaultEnvironment::enter();
+    let result = Call::new(frame).and_then(|mut call| {
+        routine(&mut call)?;
+        call.clear_rest();
+        Ok(())
+    });
     Outcome::Done(result)
 }

@@ -7,11 +7,10 @@ use num_traits::{Float, One, Zero};
 use super::call::{Call, invalid};
 use super::reflectors::{self, BLOCK, Block};
 use super::scalar::{Real, Scalar};
-use crate::pjrt::{CallFrame, FfiError};
+use crate::pjrt::FfiError;
 
 /// `A = Q R`: R in the upper triangle of A, reflectors below it, their tau.
-pub(super) fn geqrf<T: Scalar>(frame: &CallFrame<'_>) -> Result<(), FfiError> {
-    let mut call = Call::new(frame, 2)?;
+pub(super) fn geqrf<T: Scalar>(call: &mut Call<'_, '_>) -> Result<(), FfiError> {
     let [m, n] = call.dims(0)?;
     let size = m.min(n);
     let mut a = call.in_place::<T>(0, 0, &[m, n])?;
@@ -50,8 +49,7 @@ fn reduce_column<T: Scalar>(a: MatMut<'_, T>, column: usize) -> T {
 
 /// `A P = Q R` with the diagonal of R falling. Columns that the second operand is not zero for go first, unpivoted; the
 /// result says for each column, from 1, which column of A it was.
-pub(super) fn geqp3<T: Scalar>(frame: &CallFrame<'_>) -> Result<(), FfiError> {
-    let mut call = Call::new(frame, 2)?;
+pub(super) fn geqp3<T: Scalar>(call: &mut Call<'_, '_>) -> Result<(), FfiError> {
     let [m, n] = call.dims(0)?;
     let size = m.min(n);
     let mut a = call.in_place::<T>(0, 0, &[m, n])?;
@@ -122,8 +120,7 @@ fn exchange_columns<T: Scalar>(mut a: MatMut<'_, T>, first: usize, second: usize
 }
 
 /// The first n columns of `Q = H₁ H₂ …`, in the place of A with the reflectors in its first columns.
-pub(super) fn orgqr<T: Scalar>(frame: &CallFrame<'_>) -> Result<(), FfiError> {
-    let mut call = Call::new(frame, 2)?;
+pub(super) fn orgqr<T: Scalar>(call: &mut Call<'_, '_>) -> Result<(), FfiError> {
     let [m, n] = call.dims(0)?;
     let [count] = call.dims(1)?;
     if n > m || count > n {
@@ -144,8 +141,7 @@ pub(super) fn orgqr<T: Scalar>(frame: &CallFrame<'_>) -> Result<(), FfiError> {
 }
 
 /// Multiplies C by `Q = H₁ H₂ …` or its adjoint (`transpose`), from the left or the right.
-pub(super) fn ormqr<T: Scalar>(frame: &CallFrame<'_>) -> Result<(), FfiError> {
-    let mut call = Call::new(frame, 2)?;
+pub(super) fn ormqr<T: Scalar>(call: &mut Call<'_, '_>) -> Result<(), FfiError> {
     let [size, columns] = call.dims(0)?;
     let [count] = call.dims(1)?;
     let [m, n] = call.dims(2)?;

@@ -13,7 +13,7 @@ use super::call::{Call, NOT_FINITE, invalid};
 use super::hessenberg::reduce;
 use super::qr::blocks;
 use super::scalar::{Real, RealScalar, Scalar, all_finite, nan};
-use crate::pjrt::{CallFrame, FfiError};
+use crate::pjrt::FfiError;
 
 /// Sweeps for one eigenvalue before the iteration is given up.
 const MAX_SWEEPS: usize = 60;
@@ -27,12 +27,11 @@ struct Rotation<T: Scalar> {
 
 /// `A = Q T Qᴴ`, T quasi-triangular with 2x2 blocks `(a b; c a)`, `b c < 0`, for pairs of conjugate eigenvalues: T in the
 /// place of A, Q, w's real and imaginary parts, how many eigenvalues were selected (none), `info`.
-pub(super) fn gees_real<R: RealScalar>(frame: &CallFrame<'_>) -> Result<(), FfiError> {
-    let mut call = Call::new(frame, 2)?;
+pub(super) fn gees_real<R: RealScalar>(call: &mut Call<'_, '_>) -> Result<(), FfiError> {
     let [n, _] = call.dims(0)?;
     let mut re = call.result::<R>(2, &[n])?;
     let mut im = call.result::<R>(3, &[n])?;
-    decompose::<R>(&mut call, n, [4, 5], quasi_triangularize, |problem, t| {
+    decompose::<R>(call, n, [4, 5], quasi_triangularize, |problem, t| {
         let (re, im) = (re.at(problem), im.at(problem));
         im.fill(R::zero());
         for row in 0..n {
@@ -47,14 +46,13 @@ pub(super) fn gees_real<R: RealScalar>(frame: &CallFrame<'_>) -> Result<(), FfiE
 }
 
 /// `A = Q T Qᴴ`, T triangular: T in the place of A, Q, w, how many eigenvalues were selected (none), `info`.
-pub(super) fn gees_complex<R: RealScalar>(frame: &CallFrame<'_>) -> Result<(), FfiError>
+pub(super) fn gees_complex<R: RealScalar>(call: &mut Call<'_, '_>) -> Result<(), FfiError>
 where
     Complex<R>: Scalar + ComplexField<Real = R>,
 {
-    let mut call = Call::new(frame, 2)?;
     let [n, _] = call.dims(0)?;
     let mut values = call.result::<Complex<R>>(2, &[n])?;
-    decompose::<Complex<R>>(&mut call, n, [3, 4], triangularize, |problem, t| {
+    decompose::<Complex<R>>(call, n, [3, 4], triangularize, |problem, t| {
         values.at(problem).iter_mut().enumerate().for_each(|(row, value)| *value = t[(row, row)]);
     })
 }

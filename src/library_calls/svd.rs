@@ -8,12 +8,11 @@ use faer::{Mat, MatMut, Par};
 
 use super::call::{Call, NOT_FINITE, scratch, unknown_letter};
 use super::scalar::{Real, Scalar, all_finite, nan};
-use crate::pjrt::{CallFrame, FfiError};
+use crate::pjrt::FfiError;
 
 /// `A = U diag(s) Vᴴ` with s falling: A is lost; then s, U, Vᴴ, `info`. The mode says how much of U and V: all (`A`), as
 /// many columns as s has elements (`S`), none (`N`).
-pub(super) fn gesdd<T: Scalar>(frame: &CallFrame<'_>) -> Result<(), FfiError> {
-    let mut call = Call::new(frame, 2)?;
+pub(super) fn gesdd<T: Scalar>(call: &mut Call<'_, '_>) -> Result<(), FfiError> {
     let [m, n] = call.dims(0)?;
     let size = m.min(n);
     let (vectors, ours) = match call.letter("mode")? {

@@ -3,15 +3,15 @@
 use faer::dyn_stack::MemStack;
 use faer::linalg::cholesky::llt::factor::{LltError, cholesky_in_place, cholesky_in_place_scratch};
 use faer::linalg::triangular_solve as solve;
+use faer::reborrow::*;
 use faer::{Conj, MatMut, MatRef, Par};
 
 use super::call::{Call, scratch, unknown_letter};
 use super::scalar::Scalar;
-use crate::pjrt::{CallFrame, FfiError};
+use crate::pjrt::FfiError;
 
 /// Solves `op(A) X = B` or, with side `R`, `X op(A) = B`; X takes the place of B.
-pub(super) fn trsm<T: Scalar>(frame: &CallFrame<'_>) -> Result<(), FfiError> {
-    let mut call = Call::new(frame, 2)?;
+pub(super) fn trsm<T: Scalar>(call: &mut Call<'_, '_>) -> Result<(), FfiError> {
     let [m, n] = call.dims(1)?;
     let left = call.is_first_of("side", *b"LR")?;
     let lower = call.is_first_of("uplo", *b"LU")?;
@@ -43,8 +43,7 @@ pub(super) fn trsm<T: Scalar>(frame: &CallFrame<'_>) -> Result<(), FfiError> {
 
 /// `A = L Lᴴ` or, with uplo `U`, `A = Uᴴ U` in this triangle of A; the other one stays as it is. `info` is the row, from
 /// 1, in which A turned out not to be positive definite.
-pub(super) fn potrf<T: Scalar>(frame: &CallFrame<'_>) -> Result<(), FfiError> {
-    let mut call = Call::new(frame, 2)?;
+pub(super) fn potrf<T: Scalar>(call: &mut Call<'_, '_>) -> Result<(), FfiError> {
     let [n, _] = call.dims(0)?;
     let lower = call.is_first_of("uplo", *b"LU")?;
     let mut a = call.in_place::<T>(0, 0, &[n, n])?;
@@ -53,13 +52,13 @@ pub(super) fn potrf<T: Scalar>(frame: &CallFrame<'_>) -> Result<(), FfiError> {
     for problem in 0..call.len() {
         let a = MatMut::from_column_major_slice_mut(a.at(problem), n, n);
         // Aᵀ has the lower triangle Uᵀ, and Uᵀ (Uᵀ)ᴴ = (Uᴴ U)ᵀ.
-        let a = if lower { a } else { a.transpose_mut() };
+        let mut a = if lower { a } else { a.transpose_mut() };
         let stack = MemStack::new(&mut memory);
-        let factored = cholesky_in_place(a, Default::default(), Par::Seq, stack, Default::default());
-        info.at(problem)[0] = match factored {
-            Ok(_) => 0,
-            Err(LltError::NonPositivePivot { index }) => index as i32 + 1,
-        };
+        let factored = cholesky_in_place(a.rb_mut(), Default::default(), Par::Seq, stack, Default::default());
+        let mut failed = factored.err().map(|LltError::NonPositivePivot { index }| index);
+        // NaN is not positive either.
+        failed = (0..failed.unwrap_or(n)).find(|&row| a[(row, row)] != a[(row, row)]).or(failed);
+        info.at(problem)[0] = failed.map_or(0, |row| row as i32 + 1);
     }
     Ok(())
 }

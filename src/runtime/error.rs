@@ -2,6 +2,7 @@
 
 use crate::collective::CollectiveError;
 use crate::host_array::ArrayError;
+use crate::library_calls::UnknownTarget;
 use crate::mesh::ShardingError;
 use crate::pjrt::ErrorCode;
 use crate::transport::TransportError;
@@ -26,6 +27,10 @@ pub enum RuntimeError {
     Verify(#[from] hlo::VerifyError),
     #[error(transparent)]
     Partition(#[from] partition::Error),
+    #[error("the program has custom calls that cannot run on CPUs:{}", listed(.0))]
+    CustomCalls(Vec<UnknownTarget>),
+    #[error("{source}; of the program's custom calls these are not known to run on CPUs:{}", listed(.unknown))]
+    CustomCallRefused { source: pjrt::Error, unknown: Vec<UnknownTarget> },
     #[error(transparent)]
     Lower(#[from] lower::Error),
     #[error(transparent)]
@@ -66,6 +71,10 @@ pub enum ArgumentError {
     Array(#[from] ArrayError),
     #[error("is {given}, the program takes {expected}")]
     Shape { given: String, expected: String },
+}
+
+fn listed(targets: &[UnknownTarget]) -> String {
+    targets.iter().map(|target| format!("\n  {target}")).collect()
 }
 
 impl RuntimeError {

@@ -12,10 +12,11 @@ use crate::dtype::DType;
 use crate::hlo::{Program, shape};
 use crate::host_array::HostArray;
 use crate::launch::phase;
-use crate::lower::{self, replay};
+use crate::library_calls::{self, Availability, UnknownTarget};
+use crate::lower;
 use crate::mesh::HloSharding;
 use crate::partition;
-use crate::pjrt::{Buffer, Device, ExecuteOptions, LoadedExecutable};
+use crate::pjrt::{Buffer, Device, ErrorCode, ExecuteOptions, LoadedExecutable};
 use crate::proto;
 
 use super::arrays::{self, Arguments, GlobalArray, JobLayout, Place};
@@ -71,6 +72,10 @@ struct Prepared {
     notes: Vec<String>,
     module: PreparedModule,
     collectives: Vec<CollectiveSpec>,
+    /// The targets of custom calls that the plugin gets from us.
+    library_calls: Vec<String>,
+    /// Those that it may not have.
+    unknown: Vec<UnknownTarget>,
     /// The program takes its arguments as one tuple.
     tupled: bool,
     /// Arguments whose memory results take.
@@ -112,8 +117,14 @@ impl<'a> Executable<'a> {
                 CompilerInput::lowered(module.clone(), plan, runtime.world.limit())
             }
         };
+        library_calls::register(runtime.client.plugin(), prepared.library_calls.iter().map(String::as_str))?;
         phase::enter(&format!("compiling '{}'", prepared.name));
-        let mut loaded = input.compile(&runtime.client, prepared.tupled)?;
+        let mut loaded = input.compile(&runtime.client, prepared.tupled).map_err(|source| match source.code() {
+            Some(ErrorCode::NotFound | ErrorCode::Unimplemented) if !prepared.unknown.is_empty() => {
+                RuntimeError::CustomCallRefused { source, unknown: prepared.unknown.clone() }
+            }
+            _ => source.into(),
+        })?;
         phase::enter(&format!("running '{}'", prepared.name));
         runtime.world.barrier(&format!("compiled/{id}"))?;
         tracing::debug!(
@@ -258,18 +269,17 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepa
         partitions: plan.partitions.into(),
         devices_per_process: runtime.topology.devices_per_process(),
     };
-    if let Program::Hlo(module) = &*program
-        && replay::compiled_because(module).is_some()
-        && runtime.client.platform_name()? == "cpu"
-    {
-        replay::check_runs_on_cpu(&module.proto)?;
-    }
     let pipeline = Pipeline::new(runtime.client.plugin(), program, &layout)?;
+    let is_cpu = runtime.client.platform_name()? == "cpu";
+    if is_cpu && pipeline.unknown.iter().any(|target| target.on_cpu == Availability::Never) {
+        return Err(RuntimeError::CustomCalls(pipeline.unknown));
+    }
     let tupled = pipeline.is_tupled();
     let mut donated: Vec<usize> = pipeline.donations().into_iter().map(|(argument, _)| argument).collect();
     donated.sort_unstable();
     donated.dedup();
-    let Pipeline { partitioned, lowered, runs_whole, notes } = pipeline;
+    let Pipeline { partitioned, lowered, runs_whole, notes, library_calls, unknown } = pipeline;
+    let library_calls = if is_cpu { library_calls } else { Vec::new() };
     let (module, collectives) = if runs_whole {
         (PreparedModule::Whole, Vec::new())
     } else {
@@ -281,6 +291,8 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepa
         notes,
         module,
         collectives,
+        library_calls,
+        unknown,
         tupled,
         donated,
         parameters: partitioned.parameters.iter().map(PreparedArray::encode).collect::<Result<_, _>>()?,

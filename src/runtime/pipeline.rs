@@ -6,6 +6,7 @@ use buffa::Message;
 
 use crate::hlo::{self, ModuleConfig, Program, shape};
 use crate::launch::phase;
+use crate::library_calls::{self, UnknownTarget, custom_call_targets, unknown_targets};
 use crate::lower::{self, Layout, Lowered, replay};
 use crate::partition::{self, GlobalArg, Partitioned};
 use crate::pjrt::{self, Client, CompileOptions, LoadedExecutable, Plugin, ProgramFormat, Value};
@@ -28,6 +29,10 @@ pub struct Pipeline {
     pub runs_whole: bool,
     /// What the user should know of the way that the program takes.
     pub notes: Vec<String>,
+    /// The targets of its custom calls, each once; CPU plugins get those that we have from us.
+    pub library_calls: Vec<String>,
+    /// The targets that a CPU plugin may not have.
+    pub unknown: Vec<UnknownTarget>,
 }
 
 /// What [`Client::compile`] takes.
@@ -65,7 +70,12 @@ impl Pipeline {
             Program::Hlo(module) => format!("partitioning '{}'", module.proto.name),
             Program::Mlir(_) => "importing and partitioning the program".to_owned(),
         });
-        let partitioned = partition::partition(plugin, program, layout.replicas, layout.partitions)?;
+        let mut partitioned = partition::partition(plugin, program, layout.replicas, layout.partitions)?;
+        hlo::remove_dead_code(&mut partitioned.module.proto);
+        let unknown = unknown_targets(&partitioned.module);
+        let mut library_calls: Vec<String> = custom_call_targets(&partitioned.module).map(str::to_owned).collect();
+        library_calls.sort_unstable();
+        library_calls.dedup();
         let lowered = lower::lower(&partitioned.module, layout);
         let was_partitioned = matches!(program, Program::Hlo(module) if partition::is_partitioned(module));
         if was_partitioned && layout.partitions > 1 {
@@ -73,7 +83,14 @@ impl Pipeline {
         }
         let alone = layout.devices_per_process.len() == 1;
         let needs_ours = lowered.as_ref().is_ok_and(|lowered| !lowered.collectives.is_empty());
-        Ok(Pipeline { partitioned, lowered, runs_whole: alone && !was_partitioned && !needs_ours, notes })
+        Ok(Pipeline {
+            partitioned,
+            lowered,
+            runs_whole: alone && !was_partitioned && !needs_ours,
+            notes,
+            library_calls,
+            unknown,
+        })
     }
 
     /// Whether the program takes its arguments as one tuple.
@@ -111,6 +128,7 @@ impl Pipeline {
         flags: Vec<(String, Value)>,
     ) -> Result<LoadedExecutable, RuntimeError> {
         let tupled = self.is_tupled();
+        let library_calls = self.library_calls;
         let mut input = if self.runs_whole {
             CompilerInput::whole(program, plan)
         } else {
@@ -118,6 +136,9 @@ impl Pipeline {
             CompilerInput::lowered(self.lowered?.module.proto.encode_to_vec(), plan, Duration::MAX)
         };
         input.options.env_overrides.extend(flags);
+        if client.platform_name()? == "cpu" {
+            library_calls::register(client.plugin(), library_calls.iter().map(String::as_str))?;
+        }
         Ok(input.compile(client, tupled)?)
     }
 }

@@ -22,8 +22,10 @@ fn load(entry: &Entry, form: &str) -> Option<HloModule> {
 
 /// Fails with all that `check` says of the programs, so that one run shows every difference.
 fn for_each(check: impl Fn(&Entry) -> Result<(), String>) {
-    let failures: Vec<String> =
-        corpus().iter().filter_map(|entry| check(entry).err().map(|error| format!("{}: {error}", entry.name))).collect();
+    let failures: Vec<String> = corpus()
+        .iter()
+        .filter_map(|entry| check(entry).err().map(|error| format!("{}: {error}", entry.name)))
+        .collect();
     assert!(failures.is_empty(), "{} programs:\n{}", failures.len(), failures.join("\n"));
 }
 
@@ -83,11 +85,11 @@ fn every_module_passes_the_verifier() {
 fn results(runtime: &Runtime, plan: Plan, program: Program) -> Result<Vec<HostArray>, Box<dyn std::error::Error>> {
     let executable = Executable::compile(runtime, plan, Some(program))?;
     let fill = Fill::Random { seed: 1 };
-    let argument =
-        |(index, parameter): (usize, &spmd_run::runtime::GlobalArray)| {
-            HostArray::filled(fill, index, parameter.dtype, &parameter.dims_usize())
-        };
-    let arguments: Vec<HostArray> = executable.parameters().iter().enumerate().map(argument).collect::<Result<_, _>>()?;
+    let argument = |(index, parameter): (usize, &spmd_run::runtime::GlobalArray)| {
+        HostArray::filled(fill, index, parameter.dtype, &parameter.dims_usize())
+    };
+    let arguments: Vec<HostArray> =
+        executable.parameters().iter().enumerate().map(argument).collect::<Result<_, _>>()?;
     Ok(executable.gather(&executable.run(&executable.load(&arguments)?)?)?)
 }
 

@@ -17,11 +17,6 @@ use super::{Error, desync};
 use crate::hlo::{HloModule, groups, literal, shape};
 use crate::proto::{HloComputationProto, HloInstructionProto, HloModuleProto, ShapeProto};
 
-/// How the names of custom calls begin that compilers for GPU and TPU make of operations that have no form in HLO
-/// anymore.
-const OF_OTHER_PLATFORMS: [&str; 10] =
-    ["__cub$", "__cublas$", "__cublas_", "__cudnn$", "__cusolver$", "__gpu$", "__triton", "cu_", "tpu_", "triton_"];
-
 /// What tells that XLA has compiled the module, in words: a schedule, or instructions that only compilers write. `None`
 /// if nothing does.
 pub fn compiled_because(module: &HloModule) -> Option<&'static str> {
@@ -34,20 +29,6 @@ pub fn compiled_because(module: &HloModule) -> Option<&'static str> {
         "fusion" => Some("it has fusions"),
         _ => None,
     })
-}
-
-/// Refuses a compiled module with calls into what only platforms other than the CPU have.
-///
-/// # Errors
-/// [`Error::OtherPlatform`] with all of them.
-pub fn check_runs_on_cpu(module: &HloModuleProto) -> Result<(), Error> {
-    let is_foreign =
-        |call: &&HloInstructionProto| OF_OTHER_PLATFORMS.iter().any(|start| call.custom_call_target.starts_with(start));
-    let found: Vec<String> = instructions(module)
-        .filter(is_foreign)
-        .map(|call| format!("{} ({})", call.custom_call_target, call.name))
-        .collect();
-    if found.is_empty() { Ok(()) } else { Err(Error::OtherPlatform(found)) }
 }
 
 /// Undoes schedule, layouts, bitcasts, fusions, asynchronous pairs and backend settings of a verified module.

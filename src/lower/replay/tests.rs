@@ -264,21 +264,3 @@ fn dumps_are_told_apart() {
     assert_eq!(because("", "bitcast(p)"), Some("it has bitcasts"));
     assert_eq!(because("", "negate(p)"), None);
 }
-
-#[test]
-fn calls_of_other_platforms_are_all_named() {
-    let text = r#"HloModule m, is_scheduled=true
-
-ENTRY e {
-  p = f32[4,4] parameter(0)
-  gemm = (f32[4,4], s8[64]) custom-call(p, p), custom_call_target="__cublas$gemm"
-  product = f32[4,4] get-tuple-element(gemm), index=0
-  ROOT kernel = f32[4,4] custom-call(product), custom_call_target="tpu_custom_call"
-}
-"#;
-    let module = hlo::parse(text, "m.hlo").unwrap();
-    assert_snapshot!(
-        check_runs_on_cpu(&module.proto).unwrap_err(),
-        @"the program was compiled for another platform, and calls what is no part of a CPU: __cublas$gemm (gemm), tpu_custom_call (kernel): give the program as it was before optimizations"
-    );
-}
