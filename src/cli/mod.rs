@@ -3,6 +3,7 @@
 mod devices;
 mod failure;
 mod job;
+mod memory;
 mod plugin;
 mod report;
 mod run;
@@ -45,6 +46,7 @@ const NOT_YET: [&str; 4] = ["bench", "inspect", "status", "coordinator"];
 
 /// Parses the arguments, runs the command and turns a failure into its message and exit code.
 pub fn main() -> u8 {
+    memory::keep_freed();
     let arguments = match with_default_command(std::env::args_os().collect()) {
         Ok(arguments) => arguments,
         Err(failure) => return failure.report(),
