@@ -45,12 +45,15 @@ impl LocalGroup {
             CollectiveKind::RaggedAllToAll => false,
             _ => plan.is_small(ONE_STEP_LIMIT),
         };
+        // That everyone whom a process exchanges messages with is there must mean that all are: nobody then waits for one
+        // that has yet to come.
+        let all_meet = group.parts.len() == 2 || !matches!(spec.kind, CollectiveKind::CollectivePermute { .. });
         let size = |arrays: &[ArraySpec]| arrays.iter().filter_map(ArraySpec::size).sum::<usize>();
         let pace = if group.parts.len() == 1 {
             Pace::Local
         } else if is_one_step {
             Pace::OneStep
-        } else if size(&spec.operands).max(size(&spec.results)) <= BRIEF_LIMIT {
+        } else if all_meet && size(&spec.operands).max(size(&spec.results)) <= BRIEF_LIMIT {
             Pace::Brief
         } else {
             Pace::Long
