@@ -37,6 +37,7 @@ pub mod collective;
 pub mod dtype;
 pub mod hlo;
 pub mod host_array;
+pub mod inspect;
 pub mod launch;
 pub mod lower;
 pub mod mesh;

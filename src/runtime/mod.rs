@@ -4,6 +4,7 @@ mod arrays;
 pub mod bridge;
 mod error;
 mod executable;
+mod pipeline;
 mod plan;
 mod topology;
 mod world;
@@ -22,6 +23,7 @@ use crate::transport::mesh::{Choice, connect_mesh};
 pub use arrays::{Arguments, GlobalArray};
 pub use error::RuntimeError;
 pub use executable::{Executable, Results, StepTimes};
+pub use pipeline::Pipeline;
 pub use plan::{Plan, PlanError, Request};
 pub use topology::{Device, Process, Topology, TopologyError};
 pub use world::{World, WorldError};
@@ -138,7 +140,8 @@ fn connect(
     Ok(Arc::new(connect_mesh(this, listener, &addresses, secret, choice, world.limit())?))
 }
 
-fn create_client(plugin: &Plugin, devices: u32) -> Result<Client, RuntimeError> {
+/// A client with this many devices, where the plugin can choose.
+pub(crate) fn create_client(plugin: &Plugin, devices: u32) -> Result<Client, RuntimeError> {
     let device_count = [("cpu_device_count".to_owned(), Value::Int(devices.into()))];
     let client = match plugin.create_client(&device_count, None) {
         // Plugins of other platforms have as many devices as the host, and may refuse an option that they do not know.
