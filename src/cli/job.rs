@@ -27,7 +27,7 @@ pub struct JobOptions {
     #[arg(long, value_name = "NAME|PATH")]
     pub plugin: Option<String>,
 
-    /// Data plane between processes
+    /// Data plane between processes; auto takes shared memory where two processes can have it, else TCP
     #[arg(long, value_enum, default_value = "auto")]
     transport: Transport,
 

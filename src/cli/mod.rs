@@ -4,6 +4,7 @@ mod devices;
 mod failure;
 mod inspect;
 mod job;
+mod memory;
 mod plugin;
 mod program;
 mod report;
@@ -49,6 +50,7 @@ const NOT_YET: [&str; 3] = ["bench", "status", "coordinator"];
 
 /// Parses the arguments, runs the command and turns a failure into its message and exit code.
 pub fn main() -> u8 {
+    memory::keep_freed();
     let arguments = match with_default_command(std::env::args_os().collect()) {
         Ok(arguments) => arguments,
         Err(failure) => return failure.report(),

@@ -16,6 +16,9 @@ pub(super) struct InstanceId {
 /// Bits of a tag's fourth word that hold the step; the trip takes the rest.
 const STEP_BITS: u32 = 28;
 
+/// The step of a call's first messages where these only say that a process is there.
+pub(super) const MEETING: u32 = (1 << STEP_BITS) - 1;
+
 impl InstanceId {
     fn tag(&self, digest: u64, step: u32) -> Tag {
         let place = u64::from(self.key) << 32 | u64::from(self.group);
@@ -30,8 +33,8 @@ impl InstanceId {
     }
 }
 
-/// The messages of one call. Each pair of processes that exchanges anything does so in both directions in step 0, if
-/// only an empty message: so no process runs ahead of one that takes its data, and each sees where the other is.
+/// The messages of one call. Each pair of processes that exchanges anything does so in both directions in its first step,
+/// if only an empty message: so no process runs ahead of one that takes its data, and each sees where the other is.
 pub(super) struct Exchange<'a> {
     pub transport: Option<&'a dyn Transport>,
     pub id: InstanceId,
@@ -65,9 +68,9 @@ impl<'a> Exchange<'a> {
         self.waiting_for(from, |wait| self.transport()?.take(from, tag, len, wait, with))
     }
 
-    /// Waits for moments until the small message of step 0 from process `from` is there; whether it is.
-    pub fn arrives_soon(&self, from: u32) -> bool {
-        self.transport.is_some_and(|transport| transport.arrives_soon(from, self.id.tag(self.digest, 0)))
+    /// Waits for moments until the small message of `step` from process `from` is there; whether it is.
+    pub fn arrives_soon(&self, from: u32, step: u32) -> bool {
+        self.transport.is_some_and(|transport| transport.arrives_soon(from, self.id.tag(self.digest, step)))
     }
 
     fn waiting_for<R>(&self, peer: u32, call: impl FnOnce(&Wait<'_>) -> R) -> R {

@@ -13,26 +13,52 @@ use super::lock;
 pub(super) struct LocalGroup {
     pub group: Group,
     pub plan: movement::Plan,
-    /// Whether the call can be run by the thread that completes it: there is nothing to wait for, or only small messages
-    /// that are sent at once.
-    pub is_quick: bool,
+    pub pace: Pace,
 }
 
-/// Messages up to this size are sent and combined by the device's own thread.
-const QUICK_LIMIT: usize = 64 << 10;
+/// Who runs a collective, so that no thread of the plugin waits for long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// The thread of its last device: there is no other process to wait for.
+    Local,
+    /// The same thread sends what others need, and finishes unless these take their time.
+    OneStep,
+    /// The same thread tells the others that it is there, and goes on unless these take their time.
+    Brief,
+    /// A thread of the engine's.
+    Long,
+}
+
+/// Messages up to this size travel before anyone knows whether the others are there.
+const ONE_STEP_LIMIT: usize = 64 << 10;
+
+/// Up to this size in bytes of its larger arrays, a collective is over sooner than another thread is awake.
+const BRIEF_LIMIT: usize = 2 << 20;
 
 impl LocalGroup {
     fn new(spec: &CollectiveSpec, group: Group) -> LocalGroup {
         let plan = movement::Plan::new(spec, &group);
-        let is_quick = group.parts.len() == 1
-            || match spec.kind {
-                CollectiveKind::AllReduce { .. } | CollectiveKind::ReduceScatter { .. } => {
-                    reduction::is_one_step(spec, &group, QUICK_LIMIT)
-                }
-                CollectiveKind::RaggedAllToAll => false,
-                _ => plan.is_small(QUICK_LIMIT),
-            };
-        LocalGroup { group, plan, is_quick }
+        let is_one_step = match spec.kind {
+            CollectiveKind::AllReduce { .. } | CollectiveKind::ReduceScatter { .. } => {
+                reduction::is_one_step(spec, &group, ONE_STEP_LIMIT)
+            }
+            CollectiveKind::RaggedAllToAll => false,
+            _ => plan.is_small(ONE_STEP_LIMIT),
+        };
+        // That everyone whom a process exchanges messages with is there must mean that all are: nobody then waits for one
+        // that has yet to come.
+        let all_meet = group.parts.len() == 2 || !matches!(spec.kind, CollectiveKind::CollectivePermute { .. });
+        let size = |arrays: &[ArraySpec]| arrays.iter().filter_map(ArraySpec::size).sum::<usize>();
+        let pace = if group.parts.len() == 1 {
+            Pace::Local
+        } else if is_one_step {
+            Pace::OneStep
+        } else if all_meet && size(&spec.operands).max(size(&spec.results)) <= BRIEF_LIMIT {
+            Pace::Brief
+        } else {
+            Pace::Long
+        };
+        LocalGroup { group, plan, pace }
     }
 }
 

@@ -15,7 +15,7 @@ use super::exchange::InstanceId;
 use super::group::World;
 use super::scratch::ScratchPool;
 use super::spec::CollectiveSpec;
-use instruction::{Instruction, LocalGroup};
+use instruction::{Instruction, LocalGroup, Pace};
 
 /// Limits of a [`Communicator`].
 #[derive(Clone, Copy, Debug)]
@@ -279,7 +279,7 @@ impl ProgramCollectives {
         instance.calls.insert(place, call);
         instance.waiting.insert(place, (local_device, done));
         if instance.calls.len() == local_ranks {
-            if instance.local().is_some_and(|local| local.is_quick) {
+            if instance.local().is_some_and(|local| local.pace != Pace::Long) {
                 drop(state);
                 self.shared.run_here(instance, local_device);
             } else {

@@ -3,19 +3,33 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::collective::error::CollectiveError;
-use crate::collective::exchange::{Exchange, InstanceId};
+use crate::collective::exchange::{Exchange, InstanceId, MEETING};
 use crate::collective::group::Group;
 use crate::collective::movement;
 use crate::collective::ragged::{self, RaggedError};
 use crate::collective::reduction::Reduction;
-use crate::collective::spec::CollectiveKind;
+use crate::collective::spec::{CollectiveKind, CollectiveSpec};
 use crate::transport::TransportError;
 
-use super::instruction::{Instruction, LocalGroup};
+use super::instruction::{Instruction, LocalGroup, Pace};
 use super::{Call, Instance, Job, Share, Shared, State, lock, remote_error};
 
 /// Longer limits than this are cut, so that deadlines stay representable.
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
+/// The other processes that a collective exchanges messages with.
+fn others<'a>(spec: &CollectiveSpec, local: &'a LocalGroup) -> Box<dyn Iterator<Item = u32> + 'a> {
+    if moves_only(&spec.kind) {
+        Box::new(local.plan.processes())
+    } else {
+        Box::new(local.group.peers().map(|part| part.process))
+    }
+}
+
+fn moves_only(kind: &CollectiveKind) -> bool {
+    use CollectiveKind::{AllReduce, RaggedAllToAll, ReduceScatter};
+    !matches!(kind, AllReduce { .. } | ReduceScatter { .. } | RaggedAllToAll)
+}
 
 impl Shared {
     /// Wakes or starts a thread for a job.
@@ -62,15 +76,12 @@ impl Shared {
         }
     }
 
-    /// Runs a quick collective on the thread of its last device, or the first half of it if other processes take their
-    /// time.
+    /// Runs a collective that is soon over on the thread of its last device, or the first half of it if other processes
+    /// take their time.
     pub(super) fn run_here(self: &Arc<Self>, mut instance: Instance, local_device: u32) {
-        if instance.local().is_some_and(|local| local.group.parts.len() == 1) {
-            let outcome = self.guarded(&mut instance, Share::All);
-            return self.complete(instance, outcome, Some(local_device));
-        }
-        let mut outcome = self.guarded(&mut instance, Share::FirstHalf);
-        if outcome.is_ok() {
+        let is_local = instance.local().is_some_and(|local| local.pace == Pace::Local);
+        let mut outcome = self.guarded(&mut instance, if is_local { Share::All } else { Share::FirstHalf });
+        if outcome.is_ok() && !is_local {
             if !self.others_arrive_soon(&instance) {
                 return self.put_to_work(lock(&self.state), Job::Run(instance, Share::SecondHalf));
             }
@@ -80,13 +91,11 @@ impl Shared {
     }
 
     fn others_arrive_soon(&self, instance: &Instance) -> bool {
-        let Some(local) = instance.local() else { return true };
         let Instance { id, instruction, .. } = instance;
-        self.exchange(id, instruction, &local.group, |exchange| match instruction.spec.kind {
-            CollectiveKind::AllReduce { .. } | CollectiveKind::ReduceScatter { .. } => {
-                local.group.peers().all(|part| exchange.arrives_soon(part.process))
-            }
-            _ => local.plan.processes().all(|process| exchange.arrives_soon(process)),
+        let Some(local) = instance.local() else { return true };
+        let step = if local.pace == Pace::Brief { MEETING } else { 0 };
+        self.exchange(id, instruction, &local.group, |exchange| {
+            others(&instruction.spec, local).all(|process| exchange.arrives_soon(process, step))
         })
     }
 
@@ -149,11 +158,24 @@ impl Shared {
         share: Share,
     ) -> Result<(), CollectiveError> {
         let name = || instruction.spec.name.clone();
-        let Some(Some(LocalGroup { group, plan, .. })) = instruction.groups.get(id.group as usize) else {
+        let Some(local) = instruction.local(id.group) else {
             return Err(CollectiveError::Internal { instruction: name(), problem: "no such group".to_owned() });
         };
+        let LocalGroup { group, plan, pace } = local;
         let (spec, scratch) = (&instruction.spec, &self.scratch);
         let outcome = self.exchange(id, instruction, group, |exchange| {
+            let mut share = share;
+            if *pace == Pace::Brief {
+                let mut others = others(spec, local);
+                let met = match share {
+                    Share::FirstHalf => others.try_for_each(|process| exchange.send(process, MEETING, &[])),
+                    _ => others.try_for_each(|process| exchange.take(process, MEETING, 0, &mut |_| {})),
+                };
+                if met.is_err() || matches!(share, Share::FirstHalf) {
+                    return Ok(met);
+                }
+                share = Share::All;
+            }
             let (op, scatter) = match spec.kind {
                 CollectiveKind::AllReduce { op } => (op, None),
                 CollectiveKind::ReduceScatter { op, dim } => (op, Some(dim)),
