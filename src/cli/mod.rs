@@ -20,7 +20,12 @@ pub use failure::Failure;
 
 /// Runs one SPMD program over many devices on many host processes, through any PJRT plugin.
 #[derive(Parser)]
-#[command(name = "spmd-run", version, about)]
+#[command(
+    name = "spmd-run",
+    version,
+    about,
+    override_usage = "spmd-run [-n N] [OPTIONS] PROGRAM\n       spmd-run COMMAND"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
