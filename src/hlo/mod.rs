@@ -39,7 +39,8 @@ mod source;
 mod verify;
 
 pub use dead_code::remove_dead_code;
-pub use load::{LoadError, load};
+pub(crate) use load::decode;
+pub use load::{Form, LoadError, load, load_with_form};
 pub use parse::{ParseError, parse};
 pub use print::print;
 pub use source::{Position, Source};

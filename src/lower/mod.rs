@@ -12,6 +12,7 @@ mod module;
 mod order;
 mod plan;
 mod reduction;
+pub mod replay;
 mod strip;
 
 #[cfg(test)]
@@ -104,6 +105,13 @@ pub enum Error {
     /// Instructions that have no meaning over several processes.
     #[error("the program cannot run over several processes: {}", .0.join("; "))]
     Unsupported(Vec<String>),
+    /// A compiled program calls libraries that this platform does not have.
+    #[error(
+        "the program was compiled for another platform, and calls what is no part of a CPU: {}: give the program as it \
+         was before optimizations",
+        .0.join(", ")
+    )]
+    OtherPlatform(Vec<String>),
     /// The module contradicts itself.
     #[error("{instruction}: {what}")]
     Malformed {

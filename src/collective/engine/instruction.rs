@@ -4,17 +4,44 @@ use crate::collective::buffer::{Input, Output};
 use crate::collective::error::CollectiveError;
 use crate::collective::exchange::InstanceId;
 use crate::collective::group::{Group, World};
-use crate::collective::movement;
-use crate::collective::spec::{ArraySpec, CollectiveSpec};
+use crate::collective::spec::{ArraySpec, CollectiveKind, CollectiveSpec};
+use crate::collective::{movement, reduction};
 
 use super::lock;
+
+/// A group that has members on this process.
+pub(super) struct LocalGroup {
+    pub group: Group,
+    pub plan: movement::Plan,
+    /// Whether the call can be run by the thread that completes it: there is nothing to wait for, or only small messages
+    /// that are sent at once.
+    pub is_quick: bool,
+}
+
+/// Messages up to this size are sent and combined by the device's own thread.
+const QUICK_LIMIT: usize = 64 << 10;
+
+impl LocalGroup {
+    fn new(spec: &CollectiveSpec, group: Group) -> LocalGroup {
+        let plan = movement::Plan::new(spec, &group);
+        let is_quick = group.parts.len() == 1
+            || match spec.kind {
+                CollectiveKind::AllReduce { .. } | CollectiveKind::ReduceScatter { .. } => {
+                    reduction::is_one_step(spec, &group, QUICK_LIMIT)
+                }
+                CollectiveKind::RaggedAllToAll => false,
+                _ => plan.is_small(QUICK_LIMIT),
+            };
+        LocalGroup { group, plan, is_quick }
+    }
+}
 
 /// A collective of a program, prepared for this process.
 pub(super) struct Instruction {
     pub spec: CollectiveSpec,
     pub digest: u64,
     /// By index; `None` for groups without members on this process.
-    pub groups: Vec<Option<(Group, movement::Plan)>>,
+    pub groups: Vec<Option<LocalGroup>>,
     /// All groups' members, for judging other processes' messages.
     pub members: Vec<Vec<u32>>,
     /// Group and rank of each local device.
@@ -33,8 +60,7 @@ impl Instruction {
         spec.check(&members, device_count)?;
         let with_plan = |members: &Vec<u32>| {
             let group = Group::new(members.clone(), processes, world.process_index)?;
-            let plan = movement::Plan::new(&spec, &group);
-            Some((group, plan))
+            Some(LocalGroup::new(&spec, group))
         };
         let groups = members.iter().map(with_plan).collect();
         let mut places = vec![None; world.local_device_count() as usize];
@@ -57,6 +83,11 @@ impl Instruction {
             places,
             spec,
         })
+    }
+
+    /// A group, if it has members here.
+    pub fn local(&self, group: u32) -> Option<&LocalGroup> {
+        self.groups.get(group as usize)?.as_ref()
     }
 
     /// The group and rank of a local device whose buffers fit the instruction.

@@ -21,6 +21,23 @@ pub(super) type Result<T> = std::result::Result<T, Failure>;
 const LONGEST_MESSAGE: usize = 1000;
 
 impl ParseError {
+    /// The first error that MLIR's parser, inside a plugin, found in a program's text, from the plugin's own message:
+    /// `-:3:28: error: use of undeclared SSA value name`. `None` if the message names no place in the text, as for
+    /// bytecode. `file` is the file's name.
+    pub fn from_mlir_diagnostic(file: &str, text: &[u8], diagnostic: &str) -> Option<ParseError> {
+        const HERE: &str = "-:";
+        let text = std::str::from_utf8(text).ok()?;
+        diagnostic.lines().find_map(|line| {
+            let start = line.match_indices(HERE).map(|(at, _)| at);
+            let mut start = start.filter(|&at| at == 0 || line[..at].ends_with(' '));
+            let mut parts = line[start.next()? + HERE.len()..].splitn(3, ':');
+            let (line, column) = (parts.next()?.parse::<usize>().ok()?, parts.next()?.parse::<usize>().ok()?);
+            let message = parts.next()?.trim().strip_prefix("error:")?.trim_start();
+            let before: usize = text.split_inclusive('\n').take(line.checked_sub(1)?).map(str::len).sum();
+            Some(ParseError::new(file, text, before.saturating_add(column.saturating_sub(1)), message.to_owned()))
+        })
+    }
+
     pub(super) fn new(file: &str, text: &str, offset: usize, mut message: String) -> ParseError {
         if message.len() > LONGEST_MESSAGE {
             message.truncate(floor_char_boundary(&message, LONGEST_MESSAGE));
@@ -91,5 +108,25 @@ mod tests {
         assert_eq!(nearest("all-redcue", opcodes), Some("all-reduce"));
         assert_eq!(nearest("ad", opcodes), Some("add"));
         assert_eq!(nearest("multiply", opcodes), None);
+    }
+
+    #[test]
+    fn errors_of_mlir_are_found_in_the_text() {
+        let text = "module {\n  func.func @main() {\n    %0 = nope\n  }\n}\n";
+        let find = |message: &str| ParseError::from_mlir_diagnostic("m.mlir", text.as_bytes(), message);
+        let error = find(
+            "PJRT_Client_Compile: -:3:10: error: custom op 'nope' is unknown\n<unknown>:0: error: Failed\n (UNKNOWN)",
+        );
+        insta::assert_snapshot!(error.unwrap(), @r"
+        m.mlir:3:10: custom op 'nope' is unknown
+        3 |     %0 = nope
+          |          ^
+        ");
+        assert_eq!(find("-:99:1: error: x").map(|error| error.position.line), Some(6));
+        for elsewhere in
+            ["", "model.py:3:10: error: x", "a-:3:10: error: x", "-:3:10: note: x", "-:0:0: error: x", "-:3"]
+        {
+            assert!(find(elsewhere).is_none(), "{elsewhere}");
+        }
     }
 }

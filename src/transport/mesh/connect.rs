@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::TcpTransport;
-use super::peer::WRITE_TICK;
+use crate::transport::shm::{self, OFFER_LEN, Offer, Offered, host_id};
+
+use super::Mesh;
 
 /// Why the processes of a job could not be connected.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +26,16 @@ pub enum MeshError {
         /// Where it was looked for.
         address: SocketAddr,
     },
+    /// Shared memory was asked for and cannot be had.
+    #[error("no shared memory with process {peer} at {address}: {reason}")]
+    NoSharedMemory {
+        /// The process that it should be shared with.
+        peer: u32,
+        /// Where that listens.
+        address: SocketAddr,
+        /// What stands against it.
+        reason: String,
+    },
     /// Not everyone was there in time.
     #[error("not all processes connected within {:.0} s: {}", timeout.as_secs_f64(), missing.join("; "))]
     Timeout {
@@ -38,13 +49,41 @@ pub enum MeshError {
     Io(#[from] io::Error),
 }
 
+/// What may carry the bytes between two processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Shared memory where two processes can have it, else TCP.
+    Auto,
+    /// TCP.
+    Tcp,
+    /// Shared memory; without it the processes do not connect.
+    Shm,
+}
+
+/// An open way to another process.
+pub(super) struct Connection {
+    pub stream: TcpStream,
+    /// The rings in shared memory, or why there are none.
+    pub rings: Result<(shm::Writer, shm::Reader), String>,
+}
+
+impl Connection {
+    /// Whether the other process runs on this host, as far as that can be told.
+    pub fn is_local(&self) -> bool {
+        let ends = (self.stream.local_addr(), self.stream.peer_addr());
+        self.rings.is_ok() || matches!(ends, (Ok(here), Ok(there)) if here.ip() == there.ip())
+    }
+}
+
 /// Says what speaks on this port, and in which version.
-const MAGIC: [u8; 8] = *b"spmdrun\x01";
+const MAGIC: [u8; 8] = *b"spmdrun\x02";
 const NONCE_LEN: usize = 32;
 const MAC_LEN: usize = 32;
 /// Magic, sender, receiver, number of processes, nonce.
 const HELLO_LEN: usize = 8 + 3 * 4 + NONCE_LEN;
 const ACCEPTED: u8 = 1;
+/// The first byte of an offer of shared memory.
+const OFFERED: u8 = 1;
 
 /// A stranger on our port is given this long, and no more than this many at a time.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
@@ -58,13 +97,14 @@ struct Setup {
     process_index: u32,
     process_count: u32,
     key: [u8; 32],
+    choice: Choice,
     deadline: Instant,
     over: AtomicBool,
 }
 
 /// Word from the connecting threads.
 enum News {
-    Connected(u32, TcpStream),
+    Connected(u32, Connection),
     /// Why the connection to this process is not there yet.
     Trouble(u32, String),
     /// A connection that did not become one of ours.
@@ -74,14 +114,15 @@ enum News {
 
 /// Connects every pair of processes: this one calls those with a lower index and is called by the others. `addresses`
 /// holds every process' listening address, `listener` is ours. Both sides of each connection prove that they know
-/// `secret`; whoever else connects is turned away.
+/// `secret`; whoever else connects is turned away. Two processes share memory if they can and both may.
 pub fn connect_mesh(
     process_index: u32,
     listener: TcpListener,
     addresses: &[SocketAddr],
     secret: &[u8],
+    choice: Choice,
     timeout: Duration,
-) -> Result<TcpTransport, MeshError> {
+) -> Result<Mesh, MeshError> {
     let process_count = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
     if process_index >= process_count {
         return Err(MeshError::Misuse(format!("process {process_index} of {process_count} does not exist")));
@@ -90,6 +131,7 @@ pub fn connect_mesh(
         process_index,
         process_count,
         key: blake3::derive_key("spmd-run data plane handshake v1", secret),
+        choice,
         deadline: Instant::now() + timeout.min(Duration::from_secs(365 * 24 * 60 * 60)),
         over: AtomicBool::new(false),
     });
@@ -108,11 +150,11 @@ pub fn connect_mesh(
     } else {
         drop(tell);
     }
-    let streams = setup.gather(&news, addresses, timeout);
+    let connections = setup.gather(&news, addresses, timeout);
     setup.over.store(true, Ordering::Relaxed);
     // Wakes the accepting thread.
     let _ = rustix::net::shutdown(&*listener, rustix::net::Shutdown::Both);
-    Ok(TcpTransport::new(process_index, streams?)?)
+    Ok(Mesh::new(process_index, connections?)?)
 }
 
 impl Setup {
@@ -121,25 +163,30 @@ impl Setup {
         news: &mpsc::Receiver<News>,
         addresses: &[SocketAddr],
         timeout: Duration,
-    ) -> Result<Vec<Option<TcpStream>>, MeshError> {
-        let mut streams: Vec<Option<TcpStream>> = addresses.iter().map(|_| None).collect();
+    ) -> Result<Vec<Option<Connection>>, MeshError> {
+        let mut connections: Vec<Option<Connection>> = addresses.iter().map(|_| None).collect();
         let mut troubles = BTreeMap::new();
         let mut strangers = BTreeMap::new();
         loop {
             let missing: Vec<u32> = (0..self.process_count)
-                .zip(&streams)
-                .filter(|(process, stream)| *process != self.process_index && stream.is_none())
+                .zip(&connections)
+                .filter(|(process, connection)| *process != self.process_index && connection.is_none())
                 .map(|(process, _)| process)
                 .collect();
             if missing.is_empty() {
-                return Ok(streams);
+                return Ok(connections);
             }
             let left = self.deadline.saturating_duration_since(Instant::now());
             match news.recv_timeout(left) {
-                Ok(News::Connected(peer, stream)) => {
-                    prepare(&stream)?;
-                    if let Some(place) = streams.get_mut(peer as usize) {
-                        *place = Some(stream);
+                Ok(News::Connected(peer, connection)) => {
+                    prepare(&connection.stream)?;
+                    if let (Choice::Shm, Err(reason), Some(&address)) =
+                        (self.choice, &connection.rings, addresses.get(peer as usize))
+                    {
+                        return Err(MeshError::NoSharedMemory { peer, address, reason: reason.clone() });
+                    }
+                    if let Some(place) = connections.get_mut(peer as usize) {
+                        *place = Some(connection);
                     }
                 }
                 Ok(News::Trouble(peer, trouble)) => {
@@ -181,9 +228,9 @@ impl Setup {
                 return;
             }
             let news = match TcpStream::connect_timeout(&address, left.min(CONNECT_LIMIT)) {
-                Ok(stream) => match self.introduce(&stream, peer) {
-                    Ok(true) => News::Connected(peer, stream),
-                    Ok(false) => News::WrongSecret(peer),
+                Ok(stream) => match self.introduce(stream, peer) {
+                    Ok(Some(connection)) => News::Connected(peer, connection),
+                    Ok(None) => News::WrongSecret(peer),
                     Err(error) => News::Trouble(peer, format!("the handshake failed: {error}")),
                 },
                 Err(error) => News::Trouble(peer, error.to_string()),
@@ -207,8 +254,8 @@ impl Setup {
                     }
                     let (setup, tell, still_busy) = (Arc::clone(self), tell.clone(), Arc::clone(&busy));
                     let spawned = std::thread::Builder::new().name("tcp-handshake".to_owned()).spawn(move || {
-                        let news = match setup.receive(&stream) {
-                            Ok(peer) => News::Connected(peer, stream),
+                        let news = match setup.receive(stream) {
+                            Ok((peer, connection)) => News::Connected(peer, connection),
                             Err(error) => News::Stranger(address, error.to_string()),
                         };
                         still_busy.fetch_sub(1, Ordering::Relaxed);
@@ -233,30 +280,34 @@ impl Setup {
         }
     }
 
-    /// The caller's side of the handshake. `false` if the other side does not know the secret.
-    fn introduce(&self, stream: &TcpStream, peer: u32) -> io::Result<bool> {
+    /// The caller's side of the handshake. `None` if the other side does not know the secret.
+    fn introduce(&self, stream: TcpStream, peer: u32) -> io::Result<Option<Connection>> {
         let end = self.deadline.min(Instant::now() + HANDSHAKE_LIMIT);
         let hello = hello(self.process_index, peer, self.process_count)?;
-        write_within(stream, &hello, end)?;
+        write_within(&stream, &hello, end)?;
         let mut answer = [0; HELLO_LEN + MAC_LEN];
-        read_within(stream, &mut answer, end)?;
+        read_within(&stream, &mut answer, end)?;
         let (their_hello, their_mac) = answer.split_at(HELLO_LEN);
         parse_hello(their_hello, self.process_index, self.process_count)?;
         if !matches(&self.mac("called", &hello, their_hello), their_mac) {
-            return Ok(false);
+            return Ok(None);
         }
-        write_within(stream, self.mac("caller", &hello, their_hello).as_bytes(), end)?;
+        write_within(&stream, self.mac("caller", &hello, their_hello).as_bytes(), end)?;
         let mut verdict = [0];
-        read_within(stream, &mut verdict, end)?;
-        if verdict == [ACCEPTED] { Ok(true) } else { Err(malformed("it turned us away")) }
+        read_within(&stream, &mut verdict, end)?;
+        if verdict != [ACCEPTED] {
+            return Err(malformed("it turned us away"));
+        }
+        let rings = self.share_memory(&stream, end)?;
+        Ok(Some(Connection { stream, rings }))
     }
 
     /// The called side of the handshake; returns who called.
-    fn receive(&self, stream: &TcpStream) -> io::Result<u32> {
+    fn receive(&self, stream: TcpStream) -> io::Result<(u32, Connection)> {
         stream.set_nonblocking(false)?;
         let end = self.deadline.min(Instant::now() + HANDSHAKE_LIMIT);
         let mut their_hello = [0; HELLO_LEN];
-        read_within(stream, &mut their_hello, end)?;
+        read_within(&stream, &mut their_hello, end)?;
         let peer = parse_hello(&their_hello, self.process_index, self.process_count)?;
         if peer <= self.process_index {
             return Err(malformed(&format!("process {peer} called, which should be called")));
@@ -264,23 +315,67 @@ impl Setup {
         let hello = hello(self.process_index, peer, self.process_count)?;
         let mut answer = hello.to_vec();
         answer.extend_from_slice(self.mac("called", &their_hello, &hello).as_bytes());
-        write_within(stream, &answer, end)?;
+        write_within(&stream, &answer, end)?;
         let mut their_mac = [0; MAC_LEN];
-        read_within(stream, &mut their_mac, end).map_err(|error| match error.kind() {
+        read_within(&stream, &mut their_mac, end).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => malformed("it has another job secret"),
             _ => error,
         })?;
         if !matches(&self.mac("caller", &their_hello, &hello), &their_mac) {
             return Err(malformed("it has another job secret"));
         }
-        write_within(stream, &[ACCEPTED], end)?;
-        Ok(peer)
+        write_within(&stream, &[ACCEPTED], end)?;
+        let rings = self.share_memory(&stream, end)?;
+        Ok((peer, Connection { stream, rings }))
+    }
+
+    /// Both sides offer a ring and open the other's. The rings are used if both could, else both know why not.
+    fn share_memory(&self, stream: &TcpStream, end: Instant) -> io::Result<Result<(shm::Writer, shm::Reader), String>> {
+        let offered = match self.choice {
+            Choice::Tcp => Err("this process uses TCP only".to_owned()),
+            Choice::Auto | Choice::Shm => Offered::new().map_err(|error| format!("cannot share memory: {error}")),
+        };
+        let mut ours = [0; 1 + OFFER_LEN];
+        if let Ok(offered) = &offered {
+            ours[0] = OFFERED;
+            ours[1..].copy_from_slice(&offered.offer().to_bytes());
+        }
+        write_within(stream, &ours, end)?;
+        let mut theirs = [0; 1 + OFFER_LEN];
+        read_within(stream, &mut theirs, end)?;
+        let [kind, theirs @ ..] = theirs;
+        let opened = match (&offered, kind) {
+            (Err(reason), _) => Err(reason.clone()),
+            (Ok(_), OFFERED) => open(&Offer::from_bytes(&theirs)),
+            (Ok(_), _) => Err("the other process does not share memory".to_owned()),
+        };
+        write_within(stream, &[u8::from(opened.is_ok())], end)?;
+        let mut they_opened = [0];
+        read_within(stream, &mut they_opened, end)?;
+        Ok(match (opened, offered) {
+            (Ok(theirs), Ok(ours)) if they_opened == [1] => {
+                Ok((shm::Writer::new(ours.into_segment()), shm::Reader::new(theirs)))
+            }
+            (Ok(_), _) => Err("the other process cannot open this one's memory".to_owned()),
+            (Err(reason), _) => Err(reason),
+        })
     }
 
     fn mac(&self, role: &str, caller_hello: &[u8], called_hello: &[u8]) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
         hasher.update(role.as_bytes()).update(caller_hello).update(called_hello);
         hasher.finalize()
+    }
+}
+
+/// The ring of a process that may run elsewhere.
+fn open(offer: &Offer) -> Result<shm::Segment, String> {
+    match host_id() {
+        Ok(host) if host == offer.host => {
+            offer.open().map_err(|error| format!("cannot open the memory of process id {}: {error}", offer.process))
+        }
+        Ok(_) => Err("it runs on another host or in another container".to_owned()),
+        Err(error) => Err(format!("cannot tell on which host this is: {error}")),
     }
 }
 
@@ -348,8 +443,7 @@ fn time_left(end: Instant) -> io::Result<Duration> {
 /// Sets a connection up for messages.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(None)?;
-    stream.set_write_timeout(Some(WRITE_TICK))?;
+    stream.set_nonblocking(true)?;
     let keepalive =
         socket2::TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5));
     socket2::SockRef::from(stream).set_tcp_keepalive(&keepalive)

@@ -15,7 +15,8 @@ pub(super) enum Kind {
     Bye = 5,
 }
 
-pub(super) const HEADER_LEN: usize = 56;
+/// A cache line, so that what follows stays aligned in shared memory. The last word is zero.
+pub(super) const HEADER_LEN: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
@@ -29,19 +30,19 @@ impl Header {
     pub fn to_bytes(self) -> [u8; HEADER_LEN] {
         let [a, b, c, d, e] = self.tag.0;
         let mut bytes = [0; HEADER_LEN];
-        for (place, word) in bytes.chunks_exact_mut(8).zip([self.kind as u64, self.len, a, b, c, d, e]) {
-            place.copy_from_slice(&word.to_le_bytes());
+        for (place, word) in bytes.as_chunks_mut().0.iter_mut().zip([self.kind as u64, self.len, a, b, c, d, e]) {
+            *place = word.to_le_bytes();
         }
         bytes
     }
 
     /// `None` if no process of this job writes such a header.
     pub fn from_bytes(bytes: &[u8; HEADER_LEN]) -> Option<Header> {
-        let mut words = [0; 7];
+        let mut words = [0; 8];
         for (word, place) in words.iter_mut().zip(bytes.as_chunks().0) {
             *word = u64::from_le_bytes(*place);
         }
-        let [kind, len, a, b, c, d, e] = words;
+        let [kind, len, a, b, c, d, e, _] = words;
         let kind = match kind {
             1 => Kind::Data,
             2 => Kind::Ready,
