@@ -1,4 +1,29 @@
 //! HLO modules: the protobuf model, its text form and the checks before a plugin sees it.
+//!
+//! [`load`] tells the forms of a program apart, [`parse`] reads HLO text as XLA's own parser does, [`verify`] checks a
+//! module for the devices it is to run on, and [`print()`](print()) writes text that XLA reads back. In between, a module is its
+//! protobuf form ([`HloModuleProto`]), to be read and changed field by field.
+//!
+//! ```
+//! use spmd_run::hlo;
+//!
+//! let text = "HloModule double
+//!
+//! ENTRY main {
+//!   x = f32[4] parameter(0)
+//!   ROOT y = f32[4] add(x, x)
+//! }";
+//! let mut module = hlo::parse(text, "double.hlo")?;
+//! hlo::verify(&module, 1, 1)?;
+//! assert!(hlo::print(&module).contains("ROOT %y = f32[4] add(%x, %x)"));
+//!
+//! let root = module.proto.computations[0].instructions.last_mut().unwrap();
+//! root.shape.get_or_insert_default().dimensions = vec![5];
+//! let error = hlo::verify(&module, 1, 1).unwrap_err();
+//! assert_eq!(error.message, "it has the shape f32[5], and it must be f32[4]");
+//! assert!(error.to_string().starts_with("double.hlo:5:8: instruction 'y' of 'main': "));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod attr;
 mod dead_code;

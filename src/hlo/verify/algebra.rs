@@ -122,27 +122,26 @@ pub(super) fn rng(site: &Site) -> Check {
     }
     ensure!(site.operands.len() == 2, "it has {} operands instead of 2", site.operands.len());
     match site.instruction.distribution.as_known() {
-        Some(RandomDistribution::RNG_UNIFORM) => {
-            let dtype = site.dtype(0)?;
-            ensure!(!is_complex(dtype), "it is {}, and random numbers are not complex", text(result));
-            Ok(())
-        }
-        Some(RandomDistribution::RNG_NORMAL) => expect_class("it", result, Class::Float),
-        _ => Err("its distribution must be rng_uniform or rng_normal".to_owned()),
+        Some(RandomDistribution::RNG_UNIFORM) => {}
+        Some(RandomDistribution::RNG_NORMAL) => expect_class("it", result, Class::Float)?,
+        _ => return Err("its distribution must be rng_uniform or rng_normal".to_owned()),
     }
+    let dtype = site.dtype(0)?;
+    let fits = matches!(dtype, DType::F16 | DType::BF16) || matches!(dtype.bits(), 32 | 64) && !is_complex(dtype);
+    ensure!(fits, "it is {}, and random numbers are f16, bf16 or real ones of 32 or 64 bits", text(result));
+    Ok(())
 }
 
 /// The new state and the bits; or the bits alone.
 pub(super) fn rng_bit_generator(site: &Site) -> Check {
     let state = site.array(0)?;
-    let bits = match &site.shape().tuple_shapes[..] {
+    match &site.shape().tuple_shapes[..] {
         [new_state, bits] if shape::is_tuple(site.shape()) => {
-            expect_same("its first part", new_state, state)?;
-            bits
+            ensure!(shape::dtype(bits).is_some(), "its second part is {}, and it must be an array", text(bits));
+            expect_same("its first part", new_state, state)
         }
-        _ => site.array_result()?,
-    };
-    expect_class("its part with the bits", bits, Class::Integer)
+        _ => site.array_result().map(drop),
+    }
 }
 
 pub(super) fn rng_state(site: &Site) -> Check {

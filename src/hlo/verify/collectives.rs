@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use super::dims::{expect_dim, expect_same, same_dims, text};
 use super::reduction::{Reducer, expect_reducer};
 use super::transfers::parts;
-use super::{Check, Site, ensure};
+use super::{Check, Site, ensure, sharding};
 use crate::hlo::groups::{self, GroupMode};
 use crate::hlo::shape;
 use crate::proto::ShapeProto;
+use crate::proto::__buffa::oneof::hlo_instruction_proto::ReplicaGroupList;
 
 pub(super) fn check(site: &Site, replicas: i64, partitions: i64) -> Check {
     let instruction = site.instruction;
@@ -16,6 +17,10 @@ pub(super) fn check(site: &Site, replicas: i64, partitions: i64) -> Check {
     ensure!(!site.operands.is_empty(), "it has no operands");
     if opcode.starts_with("collective-permute") {
         return permute(site, replicas, partitions);
+    }
+    if let Some(ReplicaGroupList::MeshAxesReplicaGroupList(list)) = &instruction.replica_group_list {
+        sharding::check_mesh(&list.mesh)?;
+        sharding::check_axes(&list.axes, &list.mesh, &mut Vec::new())?;
     }
     let everyone = !opcode.starts_with("collective-broadcast");
     let groups = groups::device_groups(instruction, replicas, partitions, everyone).map_err(|error| {

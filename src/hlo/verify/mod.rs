@@ -61,6 +61,9 @@ struct Signature<'a> {
 
 /// Checks that a module may be handed to a plugin, to be run by `replicas` × `partitions` devices.
 ///
+/// Computations must stand before their callers and instructions before their users, as XLA itself writes them. What
+/// an opcode that this project does not know makes of its operands is not checked.
+///
 /// # Errors
 /// The first rule that the module breaks, and where.
 pub fn verify(module: &HloModule, replicas: i64, partitions: i64) -> Result<(), VerifyError> {

@@ -277,7 +277,8 @@ fn algebra() {
         "ROOT r = (f32[2,4], f32[4], f32[4]) batch-norm-training(m, x, x), epsilon=0.1, feature_index=2",
         "ROOT r = (f32[2,4], f32[2], f32[2]) batch-norm-training(m, x, x), epsilon=0.1, feature_index=0",
         "ROOT r = s32[3] rng(i, i), distribution=rng_normal",
-        "ROOT r = (f32[4], f32[3]) rng-bit-generator(x), algorithm=rng_default",
+        "h = s16[] constant(1)\n ROOT r = s16[3] rng(h, h), distribution=rng_uniform",
+        "ROOT r = (f32[5], u32[3]) rng-bit-generator(x), algorithm=rng_default",
         "ROOT r = u64[3] rng-get-and-update-state(), delta=1",
     ]), @r#"
     ROOT r = f32[2,4] cholesky(m)
@@ -296,8 +297,11 @@ fn algebra() {
         operand 1 has the shape f32[4], and it must be f32[2]
     ROOT r = s32[3] rng(i, i), distribution=rng_normal
         it is s32[3], and it must be of floating-point numbers
-    ROOT r = (f32[4], f32[3]) rng-bit-generator(x), algorithm=rng_default
-        its part with the bits is f32[3], and it must be of integers
+    h = s16[] constant(1)
+     ROOT r = s16[3] rng(h, h), distribution=rng_uniform
+        it is s16[3], and random numbers are f16, bf16 or real ones of 32 or 64 bits
+    ROOT r = (f32[5], u32[3]) rng-bit-generator(x), algorithm=rng_default
+        its first part has the shape f32[5], and it must be f32[4]
     ROOT r = u64[3] rng-get-and-update-state(), delta=1
         it has the shape u64[3], and it must be u64[2]
     "#);
