@@ -8,8 +8,8 @@ use super::transfers::parts;
 use super::{Check, Site, ensure, sharding};
 use crate::hlo::groups::{self, GroupMode};
 use crate::hlo::shape;
-use crate::proto::ShapeProto;
 use crate::proto::__buffa::oneof::hlo_instruction_proto::ReplicaGroupList;
+use crate::proto::ShapeProto;
 
 pub(super) fn check(site: &Site, replicas: i64, partitions: i64) -> Check {
     let instruction = site.instruction;
