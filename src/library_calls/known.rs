@@ -1,0 +1,160 @@
+//! What is known about custom-call targets.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::targets;
+use crate::hlo::HloModule;
+use crate::lower::{COLLECTIVE_TARGET, LOGICAL_ID_TARGET};
+
+/// Whether a plugin for CPUs can run a custom call that we have no handler for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Availability {
+    /// It needs something that no process of ours has.
+    Never,
+    /// Only the plugin can tell.
+    Unknown,
+}
+
+/// A custom-call target of a module that is neither one of XLA's own nor one of ours.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnknownTarget {
+    /// The target's name.
+    pub target: String,
+    /// How many instructions call it.
+    pub count: usize,
+    /// Whether a plugin for CPUs might have it.
+    pub on_cpu: Availability,
+    /// What the target is, and what can be done about it.
+    pub known: String,
+}
+
+/// Targets that XLA's compiler for CPUs itself gives a meaning, as tried with plugins of PJRT C API 0.81 to 0.115.
+const OF_XLA: &[&str] = &[
+    "CreateBuffer",
+    "Eigh",
+    "GetRngSeed",
+    "LayoutConstraint",
+    "MoveToDevice",
+    "MoveToHost",
+    "Pin",
+    "ProductOfElementaryHouseholderReflectors",
+    "Qr",
+    "SPMDFullToShardShape",
+    "SPMDShardToFullShape",
+    "SetBound",
+    "Sharding",
+    "SliceToDynamic",
+    "TopK",
+    "Unpin",
+    "annotate_device_placement",
+];
+
+const OF_XLA_PREFIXES: &[&str] = &["xla.sdy.", "__onednn$"];
+
+/// Beginnings of names, whether CPUs have such targets, and what they are. The first that fits counts.
+const FAMILIES: &[(&[&str], Availability, &str)] = &[
+    (
+        &["xla_python_cpu_callback", "xla_ffi_python_cpu_callback", "xla_ffi_partitioned_python_cpu_callback"],
+        Availability::Never,
+        "a call back into the Python process that made the program (pure_callback, io_callback, debug.print): take it \
+         out of the program",
+    ),
+    (
+        &["xla_python_gpu_callback", "xla_ffi_python_gpu_callback"],
+        Availability::Never,
+        "a call back into Python from a GPU: make the program for CPU, without callbacks",
+    ),
+    (
+        &["tpu_custom_call", "Mosaic", "mosaic_"],
+        Availability::Never,
+        "a Pallas kernel for TPU or GPU: make the program for CPU, where Pallas interprets it",
+    ),
+    (
+        &[
+            "__cublas$",
+            "__cudnn$",
+            "__cusolver$",
+            "__cub$",
+            "__gpu$",
+            "__triton",
+            "triton_kernel_call",
+            "cublas_",
+            "cu_",
+            "cudnn",
+            "cusolver_",
+            "cusparse_",
+            "hip_",
+            "hipblas",
+            "hipsolver_",
+            "hipsparse_",
+            "rocm_",
+            "te_",
+            "fmha",
+        ],
+        Availability::Never,
+        "a kernel for GPUs: make the program for CPU",
+    ),
+    (
+        &["lapack_"],
+        Availability::Unknown,
+        "a LAPACK routine in a form that is not provided here; JAX 0.4.36 and later make the provided ones, \
+         lapack_*_ffi",
+    ),
+    (
+        &["ducc_fft", "dynamic_ducc_fft", "pocketfft"],
+        Availability::Unknown,
+        "JAX's own Fourier transform of older versions; newer ones make an fft instruction",
+    ),
+    (
+        &["cpu_csr_", "cpu_sparse_", "tridiagonal_solve_perturbed"],
+        Availability::Unknown,
+        "a kernel of the jaxlib package",
+    ),
+    (
+        &["ApproxTopK", "PartialReduce"],
+        Availability::Unknown,
+        "approximate top-k as TPUs have it; StableHLO made for CPU has a form that is expanded",
+    ),
+    (
+        &["mhlo.", "chlo.", "stablehlo."],
+        Availability::Unknown,
+        "an operation that HLO lacks: give the program as StableHLO",
+    ),
+];
+
+/// The custom-call targets of a module that neither XLA's compiler for CPUs nor [this module](super) has, by name.
+pub fn unknown_targets(module: &HloModule) -> Vec<UnknownTarget> {
+    let mut counts = BTreeMap::new();
+    for target in custom_call_targets(module).filter(|target| !is_known(target)) {
+        *counts.entry(target).or_insert(0) += 1;
+    }
+    let describe = |(target, count): (&str, usize)| {
+        let family = FAMILIES.iter().find(|(names, ..)| names.iter().any(|name| target.starts_with(name)));
+        let (on_cpu, known) = family.map_or((Availability::Unknown, "nothing is known about it"), |it| (it.1, it.2));
+        UnknownTarget { target: target.to_owned(), count, on_cpu, known: known.to_owned() }
+    };
+    counts.into_iter().map(describe).collect()
+}
+
+/// The targets of a module's custom calls, each as often as it is called.
+pub fn custom_call_targets(module: &HloModule) -> impl Iterator<Item = &str> {
+    let instructions = module.proto.computations.iter().flat_map(|computation| &computation.instructions);
+    let calls = instructions.filter(|instruction| instruction.opcode == "custom-call");
+    calls.map(|call| call.custom_call_target.as_str())
+}
+
+fn is_known(target: &str) -> bool {
+    OF_XLA.contains(&target)
+        || OF_XLA_PREFIXES.iter().any(|prefix| target.starts_with(prefix))
+        || [COLLECTIVE_TARGET, LOGICAL_ID_TARGET].contains(&target)
+        || targets().any(|ours| ours == target)
+}
+
+impl fmt::Display for UnknownTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} call{}): {}", self.target, self.count, if self.count == 1 { "" } else { "s" }, self.known)
+    }
+}
