@@ -37,7 +37,8 @@ HERE = Path(__file__).resolve().parent
 
 @dataclass
 class Sample:
-    """One program file with its data; `lower` is None for a file written by hand."""
+    """One program file with its data; `lower` is None for a file written by hand, `on_jax` False where JAX's CPU cannot
+    run it right: then NumPy alone says what to expect."""
 
     file: str
     about: str
@@ -46,6 +47,7 @@ class Sample:
     lower: Callable | None = None
     partitions: int = 1
     replicas: int = 1
+    on_jax: bool = True
     rtol: float = 0.0
     atol: float = 0.0
 
@@ -362,6 +364,43 @@ def replicas_partitions():
     return Sample("replicas_partitions.hlo", "", [x], [x * 3, (x * 3).sum(0, dtype=np.int32)], partitions=2, replicas=2)
 
 
+def ragged_all_to_all():
+    """Inputs and results of 4 replicas, stacked."""
+    sizes = np.array([[2, 0, 3, 1], [1, 4, 0, 3], [0, 0, 2, 0], [5, 1, 1, 1]], np.int32)
+    rows = integers(1, 4, 8, 2)
+    arrived = np.full((4, 16, 2), -1, np.int32)
+    for target in range(4):
+        pieces = [rows[source][sizes[source, :target].sum() :][: sizes[source, target]] for source in range(4)]
+        arrived[target, : sizes[:, target].sum()] = np.concatenate(pieces)
+    return Sample("ragged_all_to_all.hlo", "", [rows, sizes], [arrived, sizes.T.copy()], replicas=4, on_jax=False)
+
+
+def collective_broadcast():
+    x = integers(1, 4, 4, 8)
+    in_pairs = x[[2, 1, 2, 1]]
+    to_all = np.stack([in_pairs[3] + x[3]] * 4)
+    return Sample("collective_broadcast.hlo", "", [x], [in_pairs, to_all], replicas=4, on_jax=False)
+
+
+def async_collectives():
+    x = integers(1, 4, 4, 8)
+    square = x * x
+    total = np.stack([x[0] + x[1]] * 2 + [x[2] + x[3]] * 2)
+    rows = np.stack([square.reshape(16, 8)] * 4)
+    scattered = (2 * square).sum(0, dtype=np.int32).reshape(4, 1, 8)
+    expected = [total, rows, np.roll(-total, 1, 0), scattered, total.swapaxes(0, 1).copy()]
+    return Sample("async_collectives.hlo", "", [x], expected, replicas=4, on_jax=False)
+
+
+def nan_min_max():
+    x = normal(1, 4, 4, 8)
+    x[np.random.default_rng(2).random(x.shape) < 0.1] = np.nan
+    smallest = np.stack([np.min(x, 0)] * 4)
+    largest = np.stack([np.maximum(x[0], x[1])] * 2 + [np.maximum(x[2], x[3])] * 2)
+    rows = np.max(x, 0).reshape(4, 1, 8)
+    return Sample("nan_min_max.hlo", "", [x], [smallest, largest, rows], replicas=4, on_jax=False)
+
+
 def uneven():
     x, w = integers(1, 10, 6).astype(np.float32), integers(2, 6, 7).astype(np.float32)
     return Sample("uneven.hlo", "", [x, w], [x @ w, (x @ w).sum(0)], partitions=4)
@@ -519,6 +558,10 @@ SAMPLES = [
     scan_layers,
     replica_all_reduce,
     replicas_partitions,
+    ragged_all_to_all,
+    collective_broadcast,
+    async_collectives,
+    nan_min_max,
     uneven,
     propagation,
     bf16_matmul,
@@ -645,6 +688,9 @@ def run(sample):
 
 def check(sample):
     """Runs the file and compares its results; says which collectives the compiled program has."""
+    if not sample.on_jax:
+        xc.hlo.hlo_module_from_text((HERE / sample.file).read_text())
+        return print(f"{sample.file:24} {sample.devices} devices: parsed; JAX's CPU cannot run it")
     if sample.replicas > 1 and sample.partitions > 1:
         load(sample)
         return print(f"{sample.file:24} {sample.devices} devices: parsed; JAX runs replicas or partitions, not both")

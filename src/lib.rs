@@ -37,6 +37,7 @@ pub mod collective;
 pub mod dtype;
 pub mod hlo;
 pub mod host_array;
+pub mod inspect;
 pub mod launch;
 pub mod library_calls;
 pub mod lower;

@@ -68,6 +68,34 @@ fn files_that_are_no_programs() {
 }
 
 #[test]
+fn words_that_are_no_files() {
+    let files = Files::new();
+    fails(&files, &spmd_run(["device"]), 2, &["'device' is neither a file nor a command: did you mean 'devices'?"]);
+    fails(&files, &spmd_run(["plugn", "list"]), 2, &["did you mean 'plugin'?"]);
+    fails(&files, &spmd_run(["-n", "2", "devices"]), 2, &["put it first: spmd-run devices"]);
+    fails(&files, &spmd_run(["program"]), 1, &["program: No such file"]);
+    assert_eq!(spmd_run(["help"]).success("help").stdout, spmd_run(["--help"]).success("--help").stdout);
+    let npz = files.npz("in.npz", &[("arg0", floats(4))]);
+    fails(&files, &spmd_run([&npz]), 1, &["in.npz: this is an archive of arrays (.npz)", "--input"]);
+    fails(&files, &spmd_run([&files.with("README.md", "# a\n\n`x = y`")]), 1, &["README.md: this text is no program"]);
+}
+
+#[test]
+fn mistakes_in_mlir_are_shown_with_the_place() {
+    let files = Files::new();
+    let text = "module {\n  func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {\n    %0 = stablehlo.add %a, %b : tensor<4xf32>\n    return %0 : tensor<4xf32>\n  }\n}\n";
+    let program = files.with("wrong.mlir", text);
+    let outcome = spmd_run([&program]);
+    assert_eq!(outcome.code, Some(1));
+    insta::assert_snapshot!(files.stderr(&outcome), @r"
+    error: wrong.mlir:3:28: use of undeclared SSA value name
+    3 |     %0 = stablehlo.add %a, %b : tensor<4xf32>
+      |                            ^
+    ");
+    fails(&files, &spmd_run(["-n", "2", &program]), 1, &["[0] error: wrong.mlir:3:28: use of undeclared"]);
+}
+
+#[test]
 fn programs_with_mistakes_are_shown_with_the_place() {
     let files = Files::new();
     let with = |from: &str, to: &str| files.with("wrong.hlo", ADD.replace(from, to));
@@ -99,6 +127,9 @@ fn devices_that_do_not_match_the_program() {
         1,
         &["3 processes cannot share evenly", "try -n 2"],
     );
+    let program = files.with("huge.hlo", ADD.replace("HloModule add", "HloModule add, replica_count=6000000000"));
+    fails(&files, &spmd_run(["-n", "2", &program]), 1, &["needs 6000000000 devices", "at most 2048"]);
+    fails(&files, &spmd_run(["--devices-per-process", "3000", &program]), 2, &["3000 is not in 1..=2048"]);
 }
 
 #[test]
@@ -129,6 +160,31 @@ fn results_that_are_not_as_expected() {
     let outcome = spmd_run([&program, "--fill", "ones", "--expect", &expect]);
     assert_eq!(outcome.code, Some(1));
     assert!(outcome.stdout.contains("out0: "), "{}", outcome.stdout);
+    let expect = files.npz("out.npz", &[("out0", floats(5))]);
+    let outcome = spmd_run([&program, "--fill", "ones", "--expect", &expect]);
+    fails(&files, &outcome, 1, &["error: out.npz: out0 is f32[5], the program's is f32[4]"]);
+}
+
+#[test]
+fn results_go_where_they_are_wanted() {
+    let files = Files::new();
+    let program = files.with("add.hlo", ADD);
+    let output = files.with("out.npz", "something old");
+    spmd_run([&program, "--fill", "ones", "--output", &output]).success("a file is replaced");
+    let array = npz::read_npz(&files.path("out.npz")).expect("an archive").remove("out0").expect("a result");
+    assert_eq!(array.dims(), [4]);
+    spmd_run([&program, "--output", "/dev/null"]).success("devices are written to");
+    let nowhere = files.path("nowhere/out.npz").display().to_string();
+    fails(&files, &spmd_run([&program, "--output", &nowhere]), 1, &["cannot write nowhere/out.npz: No such file"]);
+    fails(&files, &spmd_run([&program, "--output", "/dev/full"]), 1, &["/dev/full: No space left on device"]);
+    fails(&files, &spmd_run([&program, "--output", "/dev/stdout"]), 2, &["standard output carries the report"]);
+    let folder = files.path("").display().to_string();
+    fails(&files, &spmd_run([&program, "--output", &folder]), 1, &["cannot write", "is a directory"]);
+
+    let report = spmd_run([&program, "--fill", "iota", "--print", "--format", "json"]).success("json").stdout;
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    assert_eq!(report["values"]["out0"], serde_json::json!([0.0, 2.0, 4.0, 6.0]));
+    assert!(report["steps"]["median_seconds"].is_number(), "{report}");
 }
 
 #[test]
@@ -157,6 +213,13 @@ fn wrong_usage() {
     fails(&files, &spmd_run(["bench", "collectives"]), 2, &["bench is not part of this version"]);
     fails(&files, &spmd_run(["-n", "0", &program]), 2, &["--processes", "0 is not in 1..=65536"]);
     fails(&files, &spmd_run(["--fill", "noise", &program]), 2, &["noise", "zeros"]);
+    fails(&files, &spmd_run(["-n", "-1", &program]), 2, &["--processes", "-1 is not in 1..=65536"]);
+    fails(&files, &spmd_run(["--arg", "-1=x.npy", &program]), 2, &["'-1' is not an argument's number"]);
+    fails(&files, &spmd_run(["--expect", "x", "--rtol", "-1", &program]), 2, &["must be finite and not negative"]);
+    for option in [&["--repeat", "2"][..], &["--output", "out.npz"], &["--warmup", "1"], &["--print"]] {
+        let outcome = spmd_run(option.iter().chain(&["--check", &program]));
+        fails(&files, &outcome, 2, &[option[0], "--check", "cannot be used with"]);
+    }
     let mut misspelt = command([&program]);
     misspelt.env("SPMD_COORDINATR", "x");
     fails(&files, &run(misspelt), 2, &["SPMD_COORDINATR", "SPMD_COORDINATOR"]);

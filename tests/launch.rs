@@ -279,6 +279,59 @@ fn processes_that_end_well_after_a_signal_make_a_good_end() {
 }
 
 #[test]
+fn a_stopped_process_delays_no_end() {
+    let running = Running::start(script(2, "echo ready $$ >&2; while :; do sleep 0.1; done"), 2);
+    kill_process(running.pids[1], Signal::STOP).unwrap();
+    let told = Instant::now();
+    running.signal(Signal::TERM);
+    let (status, rest) = running.finish();
+    assert_eq!(status.code(), Some(143), "{rest}");
+    assert!(told.elapsed() < LONG, "it was killed only when its time was over");
+}
+
+#[test]
+fn a_job_stops_and_goes_on_as_a_whole() {
+    let state = |pid: Pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap();
+        stat.rsplit(") ").next().and_then(|rest| rest.chars().next()).unwrap()
+    };
+    let wait_for = |pids: &[Pid], stopped: bool| {
+        let started = Instant::now();
+        while !pids.iter().all(|&pid| (state(pid) == 'T') == stopped) {
+            assert!(started.elapsed() < LONG);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let running = Running::start(script(2, &format!("{READY_CHILD} wait")), 4);
+    let all: Vec<Pid> = running.pids.iter().copied().chain([Pid::from_child(&running.child)]).collect();
+    running.signal(Signal::TSTP);
+    wait_for(&all, true);
+    running.signal(Signal::CONT);
+    wait_for(&all, false);
+    running.signal(Signal::TERM);
+    assert_eq!(running.finish().0.code(), Some(143));
+}
+
+#[test]
+fn lines_of_a_single_process_have_no_tag() {
+    let output = script(1, "echo one; echo two >&2").output().unwrap();
+    assert_eq!(results(&output), "one\n");
+    assert_eq!(sorted_lines(&output), ["all processes succeeded", "two"]);
+}
+
+#[test]
+fn a_process_that_aborts_is_quoted() {
+    let abort = "echo 'F0102 03:04:05.678901    42 check.cc:7] Check failed: x' >&2; echo '    @ 0x7f00  (unknown)' >&2; kill -ABRT $$";
+    let output = script(1, abort).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    insta::assert_snapshot!(stderr.trim(), @r"
+    F0102 03:04:05.678901    42 check.cc:7] Check failed: x
+    process 0 failed: killed by signal 6 (SIGABRT)
+    its last words: check.cc:7] Check failed: x
+    ");
+}
+
+#[test]
 fn a_second_interrupt_kills() {
     let command = script(2, "trap 'echo told >&2' INT; echo ready $$ >&2; while :; do sleep 0.1; done");
     let mut running = Running::start(command, 2);

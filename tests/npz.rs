@@ -96,12 +96,12 @@ fn arrays_of_another_type_or_shape_are_refused() {
         messages += &format!("{error}\n").replace(folder.path().to_str().unwrap(), "DIR");
     }
     insta::assert_snapshot!(messages, @r"
-    DIR/inputs.npz: arg0 is f64[8,4], the program takes f32[8,4]: save it as .astype('float32')
-    DIR/inputs.npz: arg0 is f64[8,4], the program takes bf16[8,4]: save it as an array of ml_dtypes.bfloat16
-    DIR/inputs.npz: arg0 is f64[8,4], the program takes f64[4,8]
-    DIR/inputs.npz: arg1 is raw V2[4], the program takes f16[4]: save it as .astype('float16')
-    DIR/inputs.npz: arg1 is raw V2[4], the program takes f8e5m2[4]: save it as an array of ml_dtypes.float8_e5m2
-    DIR/inputs.npz: arg1 is raw V2[4], the program takes bf16[]
+    DIR/inputs.npz: arg0 is f64[8,4], the program's is f32[8,4]: save it as .astype('float32')
+    DIR/inputs.npz: arg0 is f64[8,4], the program's is bf16[8,4]: save it as an array of ml_dtypes.bfloat16
+    DIR/inputs.npz: arg0 is f64[8,4], the program's is f64[4,8]
+    DIR/inputs.npz: arg1 is raw V2[4], the program's is f16[4]: save it as .astype('float16')
+    DIR/inputs.npz: arg1 is raw V2[4], the program's is f8e5m2[4]: save it as an array of ml_dtypes.float8_e5m2
+    DIR/inputs.npz: arg1 is raw V2[4], the program's is bf16[]
     ");
 }
 

@@ -1,14 +1,15 @@
 //! Error paths, on a plugin that can be given holes. It is compiled from C with gcc when the tests run.
 
 mod common;
+mod harness;
 
 use std::ffi::c_int;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
 use common::*;
+use harness::build_plugin;
 use spmd_run::dtype::DType;
 use spmd_run::pjrt::*;
 use tempfile::TempDir;
@@ -54,7 +55,12 @@ impl MockPlugin {
         static LIBRARY: OnceLock<Vec<u8>> = OnceLock::new();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mock_plugin.so");
-        std::fs::write(&path, LIBRARY.get_or_init(|| build(&folder.path().join("built.so")))).unwrap();
+        std::fs::write(
+            &path,
+            LIBRARY
+                .get_or_init(|| build_plugin("tests/mock_plugin/plugin.c".as_ref(), &folder.path().join("built.so"))),
+        )
+        .unwrap();
         // SAFETY: our own library, which stays loaded; `mock` returns its static state.
         let state = unsafe {
             let library = Box::leak(Box::new(libloading::Library::new(&path).unwrap()));
@@ -74,14 +80,6 @@ impl MockPlugin {
         // SAFETY: read only while no call into the plugin is under way.
         unsafe { &*self.state }
     }
-}
-
-fn build(library: &Path) -> Vec<u8> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mock_plugin/plugin.c");
-    let gcc = Command::new("gcc").args(["-shared", "-fPIC", "-O1", "-Wall", "-o"]).arg(library).arg(source).output();
-    let gcc = gcc.expect("gcc must be installed");
-    assert!(gcc.status.success(), "{}", String::from_utf8_lossy(&gcc.stderr));
-    std::fs::read(library).unwrap()
 }
 
 /// Uses all that the mock plugin has.
@@ -238,7 +236,7 @@ fn files_that_are_no_plugins_are_refused() {
     assert!(matches!(Plugin::load(&text).unwrap_err(), Error::Load { .. }));
     let (source, other) = (folder.path().join("other.c"), folder.path().join("other.so"));
     std::fs::write(&source, "int nothing_of_pjrt(void) { return 0; }").unwrap();
-    assert!(Command::new("gcc").args(["-shared", "-fPIC", "-o"]).args([&other, &source]).status().unwrap().success());
+    build_plugin(&source, &other);
     let error = Plugin::load(&other).unwrap_err();
     assert!(error.to_string().contains("exports no function GetPjrtApi"), "{error}");
 }

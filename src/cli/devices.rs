@@ -20,7 +20,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
     let membership = match job.role()? {
         Role::Launcher { processes } => {
             plugins::find(job.plugin.as_deref())?;
-            return job.launch(processes);
+            return job.launch(processes, None);
         }
         Role::Controller(membership) => membership,
     };

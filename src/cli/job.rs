@@ -1,31 +1,33 @@
 //! Options that every command with controller processes takes, and who this process is under them.
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
-use std::path::PathBuf;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use spmd_run::launch::{self, ControllerEnv, LocalJob};
 use spmd_run::rendezvous::{self, Abort, JobToken, JoinError, JoinOptions, Rendezvous};
 use spmd_run::runtime::{DataPlaneOptions, World};
+use spmd_run::transport::mesh::Choice;
 
 use super::{Failure, Format, exit};
 
 #[derive(Args)]
 pub struct JobOptions {
     /// Controller processes, one per host by default
-    #[arg(short = 'n', long = "processes", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(short = 'n', long = "processes", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536), allow_negative_numbers = true)]
     processes: Option<u32>,
 
     /// CPU devices per process [default: the program's devices ÷ N, else 1]
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=2048))]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=2048), allow_negative_numbers = true)]
     pub devices_per_process: Option<u32>,
 
     /// PJRT plugin: a known name or the path of a shared library
     #[arg(long, value_name = "NAME|PATH")]
     pub plugin: Option<String>,
 
-    /// Data plane between processes
+    /// Data plane between processes; auto takes shared memory where two processes can have it, else TCP
     #[arg(long, value_enum, default_value = "auto")]
     transport: Transport,
 
@@ -34,7 +36,7 @@ pub struct JobOptions {
     coordinator: Option<String>,
 
     /// This process's index in a job started by hand
-    #[arg(long, value_name = "I", requires = "coordinator")]
+    #[arg(long, value_name = "I", requires = "coordinator", allow_negative_numbers = true)]
     process_id: Option<u32>,
 
     /// File with the secret that all processes of a job started by hand share [default: $SPMD_JOB_TOKEN]
@@ -42,15 +44,15 @@ pub struct JobOptions {
     token_file: Option<PathBuf>,
 
     /// Seconds until all processes must have joined
-    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds, allow_negative_numbers = true)]
     pub rendezvous_timeout: Duration,
 
     /// Seconds that a process waits for the others in a collective or at a barrier
-    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds, allow_negative_numbers = true)]
     pub stall_timeout: Duration,
 
     /// Seconds until the whole job must have ended
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
 
     /// Form of the results on standard output
@@ -65,7 +67,6 @@ pub struct JobOptions {
 enum Transport {
     Auto,
     Tcp,
-    #[value(hide = true)]
     Shm,
     #[value(hide = true)]
     Mpi,
@@ -106,6 +107,9 @@ impl JobOptions {
         self.refuse_later_options()?;
         if let Some(environment) = ControllerEnv::from_env().map_err(Failure::wrong_usage)? {
             let ControllerEnv { coordinator, listener, process_index, process_count, token } = environment;
+            if process_count == 1 {
+                return Ok(Role::Controller(Membership::Alone));
+            }
             if let Some(processes) = self.processes.filter(|&processes| processes != process_count) {
                 return Err(Failure::usage(format!(
                     "-n {processes}: the launcher started {process_count} processes: leave -n out"
@@ -128,20 +132,20 @@ impl JobOptions {
                 ..JoinOptions::new(coordinator.clone(), process_index, process_count, self.rendezvous_timeout)
             })));
         }
-        Ok(match self.processes {
-            None | Some(1) => Role::Controller(Membership::Alone),
-            Some(processes) => Role::Launcher { processes },
-        })
+        // A single controller has a launcher too, which is there to tell the story when a plugin ends the process.
+        Ok(Role::Launcher { processes: self.processes.unwrap_or(1) })
     }
 
-    /// Starts this very command in every controller process and waits for the job's end.
-    pub fn launch(&self, processes: u32) -> Result<u8, Failure> {
+    /// Starts this very command in every controller process and waits for the job's end. `subject` is what the job is
+    /// about, for messages.
+    pub fn launch(&self, processes: u32, subject: Option<&Path>) -> Result<u8, Failure> {
         let program = std::env::current_exe().map_err(Failure::program)?;
         let job = LocalJob { args: std::env::args_os().skip(1).collect(), ..LocalJob::new(processes, program) };
         let outcome = launch::local(&job).map_err(Failure::program)?;
         // A process that fails by itself has said why.
         if !(0..=3).contains(&outcome.exit_code()) {
-            eprintln!("error: {outcome}");
+            let subject = subject.map_or(String::new(), |subject| format!("{}: ", subject.display()));
+            eprintln!("error: {subject}{outcome}{}", advice(&outcome));
         }
         Ok(outcome.exit_code())
     }
@@ -160,7 +164,6 @@ impl JobOptions {
             ("--hosts", self.later.hosts.is_some()),
             ("--hostfile", self.later.hostfile.is_some()),
             ("--slices", self.later.slices.is_some()),
-            ("--transport shm", self.transport == Transport::Shm),
             ("--transport mpi", self.transport == Transport::Mpi),
         ];
         match later.iter().find(|(_, given)| *given) {
@@ -188,6 +191,11 @@ impl Membership {
         let data_plane = DataPlaneOptions {
             address: address_towards(&options.coordinator),
             secret: options.token.as_ref().map_or([0; 32], |token| token.derive_key("spmd-run 2026 data plane")),
+            transport: match job.transport {
+                Transport::Tcp => Choice::Tcp,
+                Transport::Shm => Choice::Shm,
+                Transport::Auto | Transport::Mpi => Choice::Auto,
+            },
         };
         let world = World::of(Rendezvous::join(options).map_err(join_failure)?, job.stall_timeout);
         watch_time(job.timeout, world.clone(), launched);
@@ -200,6 +208,24 @@ impl Membership {
             Some(first) => of_other(&first, world.process_index(), launched),
             None => failure,
         })
+    }
+}
+
+/// What to do when a signal ended a controller that nobody sent it.
+fn advice(outcome: &launch::Outcome) -> &'static str {
+    let launch::Outcome::Failed(failed) = outcome else { return "" };
+    if failed.phase.is_none() {
+        return "";
+    }
+    match failed.status.signal() {
+        Some(libc::SIGKILL) => {
+            "\nif nobody killed it, the system did, as memory ran out: see dmesg, and take fewer processes or a smaller \
+             program"
+        }
+        Some(libc::SIGABRT | libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGTRAP) => {
+            "\nthe plugin crashed: try another version of it (--plugin), and report this program to its makers"
+        }
+        _ => "",
     }
 }
 

@@ -2,8 +2,11 @@
 
 mod devices;
 mod failure;
+mod inspect;
 mod job;
+mod memory;
 mod plugin;
+mod program;
 mod report;
 mod run;
 
@@ -17,7 +20,12 @@ pub use failure::Failure;
 
 /// Runs one SPMD program over many devices on many host processes, through any PJRT plugin.
 #[derive(Parser)]
-#[command(name = "spmd-run", version, about, disable_help_subcommand = true)]
+#[command(
+    name = "spmd-run",
+    version,
+    about,
+    override_usage = "spmd-run [-n N] [OPTIONS] PROGRAM\n       spmd-run COMMAND"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -29,6 +37,8 @@ enum Command {
     Run(run::Options),
     /// Show the global device view: counts and a table of processes
     Devices(devices::Options),
+    /// Show what a program is and what it will do, or the program itself at any stage; nothing is run
+    Inspect(inspect::Options),
     /// List known PJRT plugins, or install one
     Plugin(plugin::Options),
 }
@@ -40,11 +50,12 @@ enum Format {
     Json,
 }
 
-const COMMANDS: [&str; 3] = ["run", "devices", "plugin"];
-const NOT_YET: [&str; 4] = ["bench", "inspect", "status", "coordinator"];
+const COMMANDS: [&str; 5] = ["run", "devices", "inspect", "plugin", "help"];
+const NOT_YET: [&str; 3] = ["bench", "status", "coordinator"];
 
 /// Parses the arguments, runs the command and turns a failure into its message and exit code.
 pub fn main() -> u8 {
+    memory::keep_freed();
     let arguments = match with_default_command(std::env::args_os().collect()) {
         Ok(arguments) => arguments,
         Err(failure) => return failure.report(),
@@ -64,6 +75,7 @@ pub fn main() -> u8 {
     let outcome = match cli.command {
         Command::Run(options) => run::main(options),
         Command::Devices(options) => devices::main(options),
+        Command::Inspect(options) => inspect::main(options),
         Command::Plugin(options) => plugin::main(options),
     };
     match outcome {
@@ -96,8 +108,23 @@ fn with_default_command(mut arguments: Vec<OsString>) -> Result<Vec<OsString>, F
         return Err(Failure::usage(format!("spmd-run {first} is not part of this version")));
     }
     let asks_about_tool = ["-h", "--help", "-V", "--version"].contains(&first);
+    if let Some(command) = meant_command(first).filter(|command| *command != first) {
+        return Err(Failure::usage(format!("'{first}' is neither a file nor a command: did you mean '{command}'?")));
+    }
     if arguments.len() > 1 && !asks_about_tool && !COMMANDS.contains(&first) {
         arguments.insert(1, "run".into());
     }
     Ok(arguments)
+}
+
+/// The command that a word probably means, if it is not a file.
+fn meant_command(word: &str) -> Option<&'static str> {
+    const ALIKE: f64 = 0.7;
+    let is_word = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphabetic());
+    if !is_word || std::path::Path::new(word).exists() {
+        return None;
+    }
+    let likeness = |command: &str| strsim::normalized_damerau_levenshtein(&word.to_lowercase(), command);
+    let alike = COMMANDS.into_iter().chain(NOT_YET).map(|command| (likeness(command), command));
+    alike.filter(|(likeness, _)| *likeness >= ALIKE).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, command)| command)
 }

@@ -4,44 +4,36 @@ mod inputs;
 mod outputs;
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use spmd_run::hlo::{self, HloModule, Program};
+use spmd_run::hlo::{HloModule, Program};
 use spmd_run::host_array::Fill;
-use spmd_run::partition::{self, Counts};
-use spmd_run::pjrt::Plugin;
 use spmd_run::plugins;
-use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Request, Runtime, RuntimeError, StepTimes, World};
+use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Runtime, RuntimeError, StepTimes, World};
 
 use super::Failure;
 use super::job::{JobOptions, Role};
+use super::program::{ProgramOptions, load_plugin};
 use outputs::Report;
 
 #[derive(Args)]
 pub struct Options {
-    /// HLO text, HloModuleProto, HloProto, StableHLO text or MLIR bytecode; told apart by content
-    program: PathBuf,
+    #[command(flatten)]
+    program: ProgramOptions,
 
     #[command(flatten)]
     job: JobOptions,
-
-    /// Partitions of the program, where it does not say
-    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
-    num_partitions: Option<u32>,
-
-    /// Replicas of the program, where it does not say
-    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..))]
-    num_replicas: Option<u32>,
 
     /// Global arguments arg0, arg1, … in flattened order
     #[arg(long, value_name = "FILE.npz")]
     input: Option<PathBuf>,
 
     /// Global argument I from a file (may be repeated)
-    #[arg(long = "arg", value_name = "I=FILE.npy", value_parser = indexed_file)]
+    #[arg(long = "arg", value_name = "I=FILE.npy", value_parser = indexed_file, allow_hyphen_values = true)]
     args: Vec<(usize, PathBuf)>,
 
     /// Contents of the arguments that no file gives: zeros, ones, iota or random[:SEED] [default: random:0 without
@@ -62,23 +54,25 @@ pub struct Options {
     expect: Option<PathBuf>,
 
     /// Relative difference that --expect allows
-    #[arg(long, value_name = "R", default_value_t = 0.0, requires = "expect", value_parser = tolerance)]
+    #[arg(long, value_name = "R", default_value_t = 0.0, requires = "expect", value_parser = tolerance,
+        allow_negative_numbers = true)]
     rtol: f64,
 
     /// Absolute difference that --expect allows
-    #[arg(long, value_name = "A", default_value_t = 0.0, requires = "expect", value_parser = tolerance)]
+    #[arg(long, value_name = "A", default_value_t = 0.0, requires = "expect", value_parser = tolerance,
+        allow_negative_numbers = true)]
     atol: f64,
 
     /// Steps to time
-    #[arg(long, value_name = "R", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "R", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     repeat: u32,
 
     /// Steps to run before those that are timed
-    #[arg(long, value_name = "W", default_value_t = 0)]
+    #[arg(long, value_name = "W", default_value_t = 0, allow_negative_numbers = true)]
     warmup: u32,
 
     /// Parse, verify, partition and compile, but do not run
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["output", "print", "expect", "repeat", "warmup"])]
     check: bool,
 }
 
@@ -110,19 +104,15 @@ pub fn main(options: Options) -> Result<u8, Failure> {
     let membership = match options.job.role()? {
         Role::Launcher { processes } => {
             // Most mistakes show before a process is started, and then only once.
-            let program = load_program(&options.program, &read(&options.program)?)?;
-            let counts = partition::program_counts(&program);
-            if !needs_import(&program, counts) {
-                options.plan(&program, counts, processes)?;
-            }
+            options.program.check(processes, options.job.devices_per_process)?;
             options.check_files()?;
             plugins::find(options.job.plugin.as_deref())?;
-            return options.job.launch(processes);
+            return options.job.launch(processes, Some(&options.program.program));
         }
         Role::Controller(membership) => membership,
     };
     membership.take_part(&options.job, |world, data_plane| {
-        let bytes = read(&options.program)?;
+        let bytes = options.program.read()?;
         same_program(&world, &bytes)?;
         let mine = match world.process_index() {
             0 => {
@@ -131,21 +121,8 @@ pub fn main(options: Options) -> Result<u8, Failure> {
             }
             _ => None,
         };
-        options.run(world, data_plane, mine)
+        options.run(world, data_plane, &bytes, mine)
     })
-}
-
-/// MLIR bytecode tells its counts to XLA only.
-fn needs_import(program: &Program, counts: Counts) -> bool {
-    matches!(program, Program::Mlir(_)) && counts == Counts::default()
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    std::fs::read(path).with_context(|| path.display().to_string()).map_err(Failure::program)
-}
-
-fn load_program(path: &Path, bytes: &[u8]) -> Result<Program, Failure> {
-    hlo::load(bytes, &path.display().to_string()).map_err(Failure::program)
 }
 
 /// Checks that all processes were given the same file.
@@ -169,13 +146,12 @@ fn same_program(world: &World, program: &[u8]) -> Result<(), Failure> {
 
 impl Options {
     fn check_usage(&self) -> Result<(), Failure> {
-        let outputs =
-            [("--output", self.output.is_some()), ("--expect", self.expect.is_some()), ("--print", self.print)];
-        match outputs.iter().find(|(_, given)| self.check && *given) {
-            Some((option, _)) => {
-                Err(Failure::usage(format!("{option} needs results, but --check does not run the program")))
-            }
-            None => Ok(()),
+        let stdout = ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].map(Path::new);
+        match &self.output {
+            Some(path) if stdout.contains(&path.as_path()) => Err(Failure::usage(
+                "--output: standard output carries the report: give a file, or print the results with --print",
+            )),
+            _ => Ok(()),
         }
     }
 
@@ -187,10 +163,12 @@ impl Options {
         }
         if let Some(path) = &self.output {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let writable = if path.exists() {
-                File::options().append(true).open(path).map(drop)
-            } else {
-                tempfile::tempfile_in(folder).map(drop)
+            let writable = match std::fs::metadata(path) {
+                Ok(there) if there.is_file() => File::options().append(true).open(path).map(drop),
+                Ok(there) if there.is_dir() => Err(ErrorKind::IsADirectory.into()),
+                // Opening a pipe would already be heard at its other end.
+                Ok(_) => Ok(()),
+                Err(_) => tempfile::tempfile_in(folder).map(drop),
             };
             writable.with_context(|| format!("cannot write {}", path.display())).map_err(Failure::program)?;
         }
@@ -199,51 +177,19 @@ impl Options {
 
     /// The program, and the job that it makes.
     fn prepare(&self, bytes: &[u8], processes: u32) -> Result<(Plan, Program), Failure> {
-        let program = load_program(&self.program, bytes)?;
-        let mut counts = partition::program_counts(&program);
-        if needs_import(&program, counts) {
-            let plugin = plugins::find(self.job.plugin.as_deref())?;
-            let plugin = Plugin::load(&plugin.path).map_err(Failure::program)?;
-            let module = partition::import(&plugin, &program).map_err(Failure::program)?;
-            counts = partition::program_counts(&Program::Hlo(module));
-        }
-        let plan = self.plan(&program, counts, processes)?;
+        let (program, _) = self.program.load(bytes)?;
+        let counts = self.program.counts(&program, bytes, || load_plugin(self.job.plugin.as_deref()))?;
+        let plan = self.program.plan(&program, counts, processes, self.job.devices_per_process)?;
         if let Program::Hlo(HloModule { elided_constants, .. }) = &program
             && let Some(name) = elided_constants.first()
         {
             tracing::warn!(
                 "{}: the text leaves out the values of '{name}', as of {} constants in all: the results mean nothing",
-                self.program.display(),
+                self.program.name(),
                 elided_constants.len()
             );
         }
         Ok((plan, program))
-    }
-
-    /// Matches program and devices. Options may not contradict the program's header, and count more than `counts` that
-    /// are only concluded from its shardings and collectives.
-    fn plan(&self, program: &Program, counts: Counts, processes: u32) -> Result<Plan, Failure> {
-        let stated = match program {
-            Program::Hlo(module) => {
-                Counts { replicas: module.config.replica_count, partitions: module.config.num_partitions }
-            }
-            Program::Mlir(_) => partition::program_counts(program),
-        };
-        let request = Request {
-            program_replicas: count(stated.replicas),
-            program_partitions: count(stated.partitions),
-            replicas: self.num_replicas.or(count(counts.replicas)),
-            partitions: self.num_partitions.or(count(counts.partitions)),
-            processes,
-            devices_per_process: self.job.devices_per_process,
-        };
-        let plan = Plan::new(&request).map_err(Failure::program)?;
-        if let Program::Hlo(module) = program {
-            hlo::verify(module, plan.replicas.into(), plan.partitions.into())
-                .with_context(|| self.program.display().to_string())
-                .map_err(Failure::program)?;
-        }
-        Ok(plan)
     }
 
     /// What all processes must do alike, whatever their own options say.
@@ -253,13 +199,20 @@ impl Options {
     }
 
     /// One controller's part. Process 0 brings the plan and the program, and its options count.
-    fn run(&self, world: World, data_plane: DataPlaneOptions, mine: Option<(Plan, Program)>) -> Result<u8, Failure> {
+    fn run(
+        &self,
+        world: World,
+        data_plane: DataPlaneOptions,
+        bytes: &[u8],
+        mine: Option<(Plan, Program)>,
+    ) -> Result<u8, Failure> {
         let plugin = plugins::find(self.job.plugin.as_deref())?;
         let (plan, program) = mine.unzip();
         let (plan, steps) =
             world.from_first("plan", || Ok::<_, RuntimeError>((plan.ok_or(RuntimeError::NoProgram)?, self.steps())))?;
         let runtime = Runtime::open(world, &plugin.path, plan.devices_per_process, data_plane)?;
-        let executable = Executable::compile(&runtime, plan, program)?;
+        let executable =
+            Executable::compile(&runtime, plan, program).map_err(|error| self.program.failure(bytes, error))?;
         let is_first = runtime.world().process_index() == 0;
         let mut report = Report::new(&runtime, &executable, plan, self.job.format);
         if steps.check {
@@ -293,9 +246,4 @@ impl Options {
         }
         Ok(0)
     }
-}
-
-/// A count that a program states; no device has room for more than 32 bits can tell.
-fn count(number: Option<i64>) -> Option<u32> {
-    number.map(|number| u32::try_from(number).unwrap_or(if number < 0 { 1 } else { u32::MAX }))
 }

@@ -1,23 +1,27 @@
 //! Programs from the bytes of a file, in any form that XLA and its front ends write.
 
-use buffa::{DecodeError, DecodeOptions, Message};
+use std::fmt;
 
-use super::{HloModule, ParseError, Program, parse};
+use buffa::{DecodeError, DecodeOptions, Message};
+use serde::Serialize;
+
+use super::{HloModule, ParseError, Program, parse, shape};
 use crate::proto::{HloModuleProto, HloProto};
 
 /// What MLIR bytecode starts with.
 const MLIR_MAGIC: &[u8] = b"ML\xefR";
 
 /// Containers that people hand over as they are, and how each starts.
-const CONTAINERS: [(&[u8], &str, &str); 4] = [
+const CONTAINERS: [(&[u8], &str, &str); 5] = [
+    (b"\x93NUMPY", "an array (.npy)", "which goes to a program as an argument: --arg 0=FILE"),
     (b"\x1f\x8b", "gzip data", "unpack it first: gunzip"),
     (b"PK\x03\x04", "a zip archive", "unpack it first: unzip"),
     (b"\x28\xb5\x2f\xfd", "zstd data", "unpack it first: unzstd"),
     (b"\x7fELF", "an ELF object", "pass the program's HLO, not what was compiled from it"),
 ];
 
-/// First words of MLIR text: a module, a function, or an alias or mesh before them.
-const MLIR_WORDS: [&str; 8] = ["module", "builtin.module", "\"builtin.module\"", "func.func", "sdy.", "#", "!", "{-#"];
+/// First words of MLIR text: a module, a function, or a mesh or resources before them.
+const MLIR_WORDS: [&str; 6] = ["module", "builtin.module", "\"builtin.module\"", "func.func", "sdy.mesh", "{-#"];
 
 /// One of these stands in every HLO text, be it a module, some computations or a lone instruction.
 const HLO_WORDS: [&str; 3] = ["HloModule", " = ", "ENTRY"];
@@ -83,6 +87,34 @@ pub enum LoadError {
     },
 }
 
+/// What a file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Form {
+    /// HLO text.
+    HloText,
+    /// A serialized `HloModuleProto`.
+    HloModuleProto,
+    /// A serialized `HloProto`: a module in a dump.
+    HloProto,
+    /// MLIR text: StableHLO.
+    StablehloText,
+    /// MLIR bytecode: StableHLO.
+    MlirBytecode,
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Form::HloText => "HLO text",
+            Form::HloModuleProto => "HloModuleProto",
+            Form::HloProto => "HloProto",
+            Form::StablehloText => "StableHLO text",
+            Form::MlirBytecode => "MLIR bytecode",
+        })
+    }
+}
+
 /// The program in a file's bytes, told apart by content: HLO text, a serialized `HloModuleProto` or `HloProto` (what XLA
 /// dumps), StableHLO text, MLIR bytecode. StableHLO stays as it is: a plugin reads it.
 ///
@@ -91,9 +123,21 @@ pub enum LoadError {
 /// # Errors
 /// The bytes are no program; the message says what was tried. `name` is the file's, for messages.
 pub fn load(bytes: &[u8], name: &str) -> Result<Program, LoadError> {
+    load_with_form(bytes, name).map(|(program, _)| program)
+}
+
+/// As [`load`], with the form that the bytes are in.
+///
+/// # Errors
+/// As those of [`load`].
+pub fn load_with_form(bytes: &[u8], name: &str) -> Result<(Program, Form), LoadError> {
     let name = || name.to_owned();
     if bytes.starts_with(MLIR_MAGIC) {
-        return Ok(Program::Mlir(bytes.to_vec()));
+        return Ok((Program::Mlir(bytes.to_vec()), Form::MlirBytecode));
+    }
+    if is_npz(bytes) {
+        let advice = "which hold a program's arguments (--input) or results (--expect)";
+        return Err(LoadError::Container { name: name(), what: "an archive of arrays (.npz)", advice });
     }
     if let Some(&(_, what, advice)) = CONTAINERS.iter().find(|(magic, ..)| bytes.starts_with(magic)) {
         return Err(LoadError::Container { name: name(), what, advice });
@@ -112,14 +156,35 @@ pub fn load(bytes: &[u8], name: &str) -> Result<Program, LoadError> {
     if code.is_empty() {
         return Err(LoadError::Empty { name: name() });
     }
-    if MLIR_WORDS.iter().any(|word| code.starts_with(word)) {
-        return Ok(Program::Mlir(bytes.to_vec()));
+    if is_mlir(code) {
+        return Ok((Program::Mlir(bytes.to_vec()), Form::StablehloText));
     }
-    if HLO_WORDS.iter().any(|word| code.contains(word)) {
-        return Ok(Program::Hlo(parse(text, &name())?));
+    // What starts like this is a script or a text with headings, whatever it quotes.
+    if !code.starts_with('#') && HLO_WORDS.iter().any(|word| code.contains(word)) {
+        return Ok((Program::Hlo(parse(text, &name())?), Form::HloText));
     }
     let start = code.split_whitespace().next().unwrap_or_default().chars().take(20).collect();
     Err(LoadError::Text { name: name(), start })
+}
+
+/// Whether text starts as MLIR does: with a word of it, or with the definition of an alias, `#name = …` or `!name = …`.
+fn is_mlir(code: &str) -> bool {
+    let is_name = |character: char| character.is_alphanumeric() || matches!(character, '_' | '.' | '$' | '-');
+    let starts_with = |word: &&str| {
+        let rest = code.strip_prefix(*word);
+        rest.is_some_and(|rest| !rest.starts_with(is_name) || !word.ends_with(is_name))
+    };
+    let alias = code.strip_prefix(['#', '!']).filter(|rest| rest.starts_with(is_name));
+    let defines = |rest: &str| rest.trim_start_matches(is_name).trim_start().starts_with('=');
+    alias.is_some_and(defines) || MLIR_WORDS.iter().any(starts_with)
+}
+
+/// Whether a zip archive's first file is an array.
+fn is_npz(bytes: &[u8]) -> bool {
+    const HEADER: usize = 30;
+    let (Some(header), true) = (bytes.get(..HEADER), bytes.starts_with(b"PK\x03\x04")) else { return false };
+    let length = usize::from(u16::from_le_bytes([header[26], header[27]]));
+    bytes.get(HEADER..HEADER + length).is_some_and(|name| name.ends_with(b".npy"))
 }
 
 /// Whether no byte near the start is a control character that text has no use for.
@@ -141,17 +206,17 @@ fn skip_comments(mut text: &str) -> &str {
     }
 }
 
-fn load_proto(bytes: &[u8], name: String) -> Result<Program, LoadError> {
+fn load_proto(bytes: &[u8], name: String) -> Result<(Program, Form), LoadError> {
     // The dump first: its module stands where a module has its name, so a dump may pass for a module of a strange name.
     let dump = decode::<HloProto>(bytes);
     if let Ok(HloProto { hlo_module, .. }) = &dump
         && !hlo_module.computations.is_empty()
     {
-        return Ok(Program::Hlo(from_proto((**hlo_module).clone())));
+        return Ok((Program::Hlo(from_proto((**hlo_module).clone())), Form::HloProto));
     }
     let module = decode::<HloModuleProto>(bytes);
     match module {
-        Ok(proto) if !proto.computations.is_empty() => Ok(Program::Hlo(from_proto(proto))),
+        Ok(proto) if !proto.computations.is_empty() => Ok((Program::Hlo(from_proto(proto)), Form::HloModuleProto)),
         module => {
             let truncated = matches!(module, Err(DecodeError::UnexpectedEof));
             let why = |error: Option<DecodeError>| error.map_or("it has no computations".into(), |e| e.to_string());
@@ -168,12 +233,17 @@ fn load_proto(bytes: &[u8], name: String) -> Result<Program, LoadError> {
 
 /// Decodes a message. Hostile input can ask for structures many times its own size, so what they may take is bounded:
 /// real modules need up to 20 bytes for each of theirs.
-fn decode<M: Message>(bytes: &[u8]) -> Result<M, DecodeError> {
+pub(crate) fn decode<M: Message>(bytes: &[u8]) -> Result<M, DecodeError> {
     let limit = bytes.len().saturating_mul(24).saturating_add(32 << 20);
     DecodeOptions::new().with_element_memory_limit(limit).decode_from_slice(bytes)
 }
 
-fn from_proto(proto: HloModuleProto) -> HloModule {
+fn from_proto(mut proto: HloModuleProto) -> HloModule {
+    for instruction in proto.computations.iter_mut().flat_map(|computation| &mut computation.instructions) {
+        if let Some(shape) = instruction.shape.as_option_mut() {
+            shape::set_missing_layouts(shape);
+        }
+    }
     let mut module = HloModule { proto, ..HloModule::default() };
     module.config.is_scheduled = !module.proto.schedule.sequences.is_empty();
     module
@@ -206,8 +276,14 @@ mod tests {
         assert_eq!(hlo(&module().encode_to_vec()), module());
         let dump = HloProto { hlo_module: Some(module()).into(), ..HloProto::default() };
         assert_eq!(hlo(&dump.encode_to_vec()), module());
-        let mlir = ["module @m {}", "#loc = loc(unknown)\nmodule {}", "ML\u{0}", "func.func @main() { return }"];
-        for text in [mlir[0], mlir[1], mlir[3]] {
+        let mlir = [
+            "module @m {}",
+            "module{}",
+            "#loc = loc(unknown)\nmodule {}",
+            "!t = tensor<4xf32>\nmodule {}",
+            "func.func @main() { return }",
+        ];
+        for text in mlir {
             assert!(matches!(load(text.as_bytes(), "m"), Ok(Program::Mlir(bytes)) if bytes == text.as_bytes()));
         }
         assert!(matches!(load(b"ML\xefR\x0dStableHLO", "m"), Ok(Program::Mlir(_))));
@@ -231,6 +307,24 @@ mod tests {
         insta::assert_snapshot!(
             message(b"digraph G { a -> b }"),
             @"m.hlo: this text is no program: it starts with 'digraph', where HLO text starts with 'HloModule' and StableHLO with 'module'"
+        );
+        insta::assert_snapshot!(
+            message(b"# spmd-run\n\nRuns `%a = f32[] add(%b)` and modules."),
+            @"m.hlo: this text is no program: it starts with '#', where HLO text starts with 'HloModule' and StableHLO with 'module'"
+        );
+        insta::assert_snapshot!(
+            message(b"modules, meshes and more"),
+            @"m.hlo: this text is no program: it starts with 'modules,', where HLO text starts with 'HloModule' and StableHLO with 'module'"
+        );
+        let npz = [b"PK\x03\x04".as_slice(), &[0; 22], &[8, 0, 0, 0], b"arg0.npy"].concat();
+        insta::assert_snapshot!(
+            message(&npz),
+            @"m.hlo: this is an archive of arrays (.npz), which hold a program's arguments (--input) or results (--expect)"
+        );
+        insta::assert_snapshot!(message(b"PK\x03\x04"), @"m.hlo: this is a zip archive, unpack it first: unzip");
+        insta::assert_snapshot!(
+            message(b"\x93NUMPY\x01\0"),
+            @"m.hlo: this is an array (.npy), which goes to a program as an argument: --arg 0=FILE"
         );
         insta::assert_snapshot!(message(b"\x1f\x8b\x08\0"), @"m.hlo: this is gzip data, unpack it first: gunzip");
         insta::assert_snapshot!(message(b"HloModule caf\xe9"), @"m.hlo: HLO text must be UTF-8, byte 13 is not");

@@ -120,7 +120,7 @@ fn write_float(value: f64, single: bool, out: &mut String) {
 
 /// The number with the fewest decimal digits that lies nearer to `value` than to its neighbours in a type narrower
 /// than `f32`; `value` itself in other types.
-fn narrowed(dtype: DType, bytes: &[u8], value: f64) -> f64 {
+pub(super) fn narrowed(dtype: DType, bytes: &[u8], value: f64) -> f64 {
     let pattern = u64_of(bytes) as u16;
     let magnitude_bits = match dtype {
         DType::F32 | DType::F64 => return value,

@@ -5,6 +5,7 @@ mod compare;
 mod display;
 mod element;
 mod fill;
+mod json;
 pub mod npz;
 mod region;
 

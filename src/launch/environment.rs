@@ -1,6 +1,7 @@
 //! What a launcher tells its controllers.
 
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::net::TcpListener;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::str::FromStr;
@@ -8,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::FdFlags;
 
+use super::phase;
 use crate::rendezvous::{InvalidToken, JobToken};
 
 /// Where the coordinator listens, as `HOST:PORT`.
@@ -18,11 +20,13 @@ pub const COORDINATOR_FD: &str = "SPMD_COORDINATOR_FD";
 pub const PROCESS_INDEX: &str = "SPMD_PROCESS_INDEX";
 /// How many controllers the job has.
 pub const PROCESS_COUNT: &str = "SPMD_PROCESS_COUNT";
+/// The number of an inherited descriptor of memory in which the controller notes its [`phase`].
+pub const PHASE_FD: &str = "SPMD_PHASE_FD";
 
 const PREFIX: &str = "SPMD_";
 /// Variables of test suites, which are nobody else's concern.
 const TEST_PREFIX: &str = "SPMD_TEST_";
-const KNOWN: [&str; 5] = [COORDINATOR, COORDINATOR_FD, PROCESS_INDEX, PROCESS_COUNT, JobToken::VARIABLE];
+const KNOWN: [&str; 6] = [COORDINATOR, COORDINATOR_FD, PROCESS_INDEX, PROCESS_COUNT, PHASE_FD, JobToken::VARIABLE];
 
 /// This process's place in a job, as its launcher says.
 #[derive(Debug)]
@@ -68,6 +72,9 @@ pub enum EnvironmentError {
         /// What is wrong with it.
         reason: String,
     },
+    /// What the launcher left for this process has been taken over already.
+    #[error("the environment has been read already, and what is inherited works once")]
+    Taken,
     /// The token is not one. Its value is not shown.
     #[error("SPMD_JOB_TOKEN: {0}")]
     Token(InvalidToken),
@@ -83,15 +90,24 @@ fn suggestion(nearest: &Option<&'static str>) -> String {
 impl ControllerEnv {
     /// Reads the environment of this process; `None` when no launcher started it.
     ///
-    /// Takes over the inherited socket, which works once. A job token alone is allowed, for processes that are told
+    /// Takes over what is inherited from the launcher, which works once. A job token alone is allowed, for processes that are told
     /// their place by options: see [`token_from_env`](Self::token_from_env).
     pub fn from_env() -> Result<Option<Self>, EnvironmentError> {
         let variables = Variables::read(std::env::vars_os())?;
         let Some(place) = variables.place()? else { return Ok(None) };
+        static TAKEN: AtomicBool = AtomicBool::new(false);
+        if TAKEN.swap(true, Ordering::SeqCst) {
+            return Err(EnvironmentError::Taken);
+        }
         let listener = match variables.coordinator_fd {
-            Some(fd) if place.process_index == 0 => Some(take_listener(fd)?),
+            // SAFETY: the launcher opened it for this process to own, and the flag above lets only one caller come here.
+            Some(fd) if place.process_index == 0 => Some(unsafe { take_listener(fd) }?),
             _ => None,
         };
+        if let Some(fd) = variables.phase_fd {
+            // SAFETY: as above.
+            unsafe { take_phase(fd) }?;
+        }
         Ok(Some(Self {
             coordinator: place.coordinator,
             listener,
@@ -113,6 +129,7 @@ struct Variables {
     coordinator_fd: Option<RawFd>,
     process_index: Option<u32>,
     process_count: Option<u32>,
+    phase_fd: Option<RawFd>,
     token: Option<JobToken>,
 }
 
@@ -137,6 +154,7 @@ impl Variables {
                 COORDINATOR_FD => variables.coordinator_fd = Some(parse(COORDINATOR_FD, &value)?),
                 PROCESS_INDEX => variables.process_index = Some(parse(PROCESS_INDEX, &value)?),
                 PROCESS_COUNT => variables.process_count = Some(parse(PROCESS_COUNT, &value)?),
+                PHASE_FD => variables.phase_fd = Some(parse(PHASE_FD, &value)?),
                 JobToken::VARIABLE => {
                     variables.token = Some(value.to_string_lossy().parse().map_err(EnvironmentError::Token)?);
                 }
@@ -188,29 +206,53 @@ fn nearest(name: &str) -> Option<&'static str> {
 }
 
 /// Takes over the inherited listening socket.
-fn take_listener(fd: RawFd) -> Result<TcpListener, EnvironmentError> {
-    static TAKEN: AtomicBool = AtomicBool::new(false);
-    let failed = |reason: &str| EnvironmentError::Value {
-        name: COORDINATOR_FD,
-        value: fd.to_string(),
-        reason: reason.to_owned(),
-    };
+///
+/// # Safety
+/// As [`take`].
+unsafe fn take_listener(fd: RawFd) -> Result<TcpListener, EnvironmentError> {
+    let is_listening = |socket: BorrowedFd<'_>| rustix::net::sockopt::socket_acceptconn(socket).unwrap_or(false);
+    // SAFETY: the caller's promise.
+    Ok(unsafe { take(COORDINATOR_FD, fd, is_listening, "it is no listening socket") }?.into())
+}
+
+/// Takes over the inherited memory for this process's phase.
+///
+/// # Safety
+/// As [`take`].
+unsafe fn take_phase(fd: RawFd) -> Result<(), EnvironmentError> {
+    let is_memory = |memory: BorrowedFd<'_>| rustix::fs::fcntl_get_seals(memory).is_ok();
+    // SAFETY: the caller's promise.
+    let memory = unsafe { take(PHASE_FD, fd, is_memory, "it is no shared memory") }?;
+    phase::share(memory).map_err(|error| wrong_descriptor(PHASE_FD, fd, error))
+}
+
+/// Takes over an inherited descriptor, if it is what it should be.
+///
+/// # Safety
+/// When the number is that of a descriptor of the right kind, nothing else in this process owns it.
+unsafe fn take(
+    name: &'static str,
+    fd: RawFd,
+    is_right: impl FnOnce(BorrowedFd<'_>) -> bool,
+    otherwise: &str,
+) -> Result<OwnedFd, EnvironmentError> {
     if fd < 3 {
-        return Err(failed("it is no inherited socket"));
-    }
-    if TAKEN.swap(true, Ordering::SeqCst) {
-        return Err(failed("the inherited socket has been taken already"));
+        return Err(wrong_descriptor(name, fd, "it is a standard stream"));
     }
     // SAFETY: the borrow ends in this function, and nobody else in this process closes an inherited descriptor. The
     // number may still be wrong; the kernel says so.
     let inherited = unsafe { BorrowedFd::borrow_raw(fd) };
-    if !rustix::net::sockopt::socket_acceptconn(inherited).unwrap_or(false) {
-        return Err(failed("it is no listening socket"));
+    if !is_right(inherited) {
+        return Err(wrong_descriptor(name, fd, otherwise));
     }
-    rustix::io::fcntl_setfd(inherited, FdFlags::CLOEXEC).map_err(|error| failed(&error.to_string()))?;
-    // SAFETY: the descriptor is an open listening socket that the launcher opened for this process to own, and the
-    // flag above lets only one caller come here.
-    Ok(TcpListener::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+    rustix::io::fcntl_setfd(inherited, FdFlags::CLOEXEC)
+        .map_err(|error| wrong_descriptor(name, fd, io::Error::from(error)))?;
+    // SAFETY: the descriptor is open and of the right kind, so the caller's promise holds for it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn wrong_descriptor(name: &'static str, fd: RawFd, reason: impl ToString) -> EnvironmentError {
+    EnvironmentError::Value { name, value: fd.to_string(), reason: reason.to_string() }
 }
 
 #[cfg(test)]
@@ -243,7 +285,7 @@ mod tests {
         let error = read(&[("SPMD_PROCES_INDX", "1")]).unwrap_err();
         insta::assert_snapshot!(error, @"unknown environment variable SPMD_PROCES_INDX: did you mean SPMD_PROCESS_INDEX?");
         let error = read(&[("SPMD_INITIALIZATION", "1")]).unwrap_err();
-        insta::assert_snapshot!(error, @"unknown environment variable SPMD_INITIALIZATION: known are SPMD_COORDINATOR, SPMD_COORDINATOR_FD, SPMD_PROCESS_INDEX, SPMD_PROCESS_COUNT, SPMD_JOB_TOKEN");
+        insta::assert_snapshot!(error, @"unknown environment variable SPMD_INITIALIZATION: known are SPMD_COORDINATOR, SPMD_COORDINATOR_FD, SPMD_PROCESS_INDEX, SPMD_PROCESS_COUNT, SPMD_PHASE_FD, SPMD_JOB_TOKEN");
         let error = read(&[(PROCESS_COUNT, "four")]).unwrap_err();
         insta::assert_snapshot!(error, @"SPMD_PROCESS_COUNT=four: it must be a whole number");
         let error = read(&[(PROCESS_COUNT, "4"), (PROCESS_INDEX, "0")]).unwrap().place().unwrap_err();
@@ -257,7 +299,11 @@ mod tests {
 
     #[test]
     fn a_descriptor_that_is_no_socket_is_refused() {
-        insta::assert_snapshot!(take_listener(0).unwrap_err(), @"SPMD_COORDINATOR_FD=0: it is no inherited socket");
-        insta::assert_snapshot!(take_listener(1_000_000).unwrap_err(), @"SPMD_COORDINATOR_FD=1000000: it is no listening socket");
+        // SAFETY: none of these is a descriptor of the right kind.
+        let (standard, closed, no_memory) =
+            unsafe { (take_listener(0), take_listener(1_000_000), take_phase(1_000_000)) };
+        insta::assert_snapshot!(standard.unwrap_err(), @"SPMD_COORDINATOR_FD=0: it is a standard stream");
+        insta::assert_snapshot!(closed.unwrap_err(), @"SPMD_COORDINATOR_FD=1000000: it is no listening socket");
+        insta::assert_snapshot!(no_memory.unwrap_err(), @"SPMD_PHASE_FD=1000000: it is no shared memory");
     }
 }

@@ -1,5 +1,6 @@
 //! Controllers on this machine.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, IsTerminal};
@@ -13,10 +14,12 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, kill_process_group, waitid};
-use signal_hook::consts::SIGINT;
+use signal_hook::consts::{SIGINT, SIGTSTP};
 
-use super::environment::{COORDINATOR, COORDINATOR_FD, PROCESS_COUNT, PROCESS_INDEX};
+use super::environment::{COORDINATOR, COORDINATOR_FD, PHASE_FD, PROCESS_COUNT, PROCESS_INDEX};
+use super::limits::{self, TooMany};
 use super::output::Output;
+use super::phase::Memory;
 use super::signals::{Signals, describe};
 use crate::rendezvous::JobToken;
 
@@ -55,17 +58,12 @@ impl LocalJob {
 }
 
 /// How a job ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// All controllers succeeded.
     Done,
     /// A controller failed; the first one, and not because of another.
-    Failed {
-        /// Which.
-        process_index: u32,
-        /// How it ended.
-        status: ExitStatus,
-    },
+    Failed(Failed),
     /// A signal to the launcher ended the job.
     Stopped {
         /// The signal's number.
@@ -73,12 +71,27 @@ pub enum Outcome {
     },
 }
 
+/// A controller that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failed {
+    /// Which.
+    pub process_index: u32,
+    /// How it ended.
+    pub status: ExitStatus,
+    /// What it was doing, see [`phase`](super::phase).
+    pub phase: Option<String>,
+    /// Why it gave up, as far as its output tells, when a signal ended it.
+    pub last_words: Option<String>,
+}
+
 impl Outcome {
     /// What the launcher should exit with: the failed controller's exit code, or 128 + the signal.
     pub fn exit_code(&self) -> u8 {
-        let code = match *self {
+        let code = match self {
             Self::Done => 0,
-            Self::Failed { status, .. } => status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default()),
+            Self::Failed(Failed { status, .. }) => {
+                status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default())
+            }
             Self::Stopped { signal } => 128 + signal,
         };
         u8::try_from(code).unwrap_or(u8::MAX)
@@ -89,10 +102,20 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Done => f.write_str("all processes succeeded"),
-            Self::Failed { process_index, status } => match status.signal() {
-                Some(signal) => write!(f, "process {process_index} failed: killed by {}", describe(signal)),
-                None => write!(f, "process {process_index} failed: exit code {}", status.code().unwrap_or_default()),
-            },
+            Self::Failed(Failed { process_index, status, phase, last_words }) => {
+                write!(f, "process {process_index} failed: ")?;
+                let Some(signal) = status.signal() else {
+                    return write!(f, "exit code {}", status.code().unwrap_or_default());
+                };
+                write!(f, "killed by {}", describe(signal))?;
+                if let Some(phase) = phase {
+                    write!(f, " while {phase}")?;
+                }
+                if let Some(last_words) = last_words {
+                    write!(f, "\nits last words: {last_words}")?;
+                }
+                Ok(())
+            }
             Self::Stopped { signal } => write!(f, "stopped by {}", describe(*signal)),
         }
     }
@@ -104,6 +127,9 @@ pub enum LaunchError {
     /// No controllers to start.
     #[error("a job needs at least 1 process")]
     NoProcesses,
+    /// More than this machine can run.
+    #[error(transparent)]
+    TooMany(#[from] TooMany),
     /// A controller did not start; those before it have been killed.
     #[error("cannot start process {process_index}, {}: {source}", .program.display())]
     Spawn {
@@ -132,13 +158,14 @@ fn failed<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> LaunchErr
 ///
 /// Each is a process group of its own, dies when the thread that calls this function dies, and finds in its
 /// environment what [`ControllerEnv`](super::ControllerEnv) reads. The standard output of process 0 is the caller's;
-/// all other output is copied to standard error, each line tagged with the process index. Process 0 reads the caller's
-/// standard input unless that is a terminal. SIGINT, SIGTERM and SIGHUP are handed on, a second SIGINT kills. The
-/// caller no longer dies of these signals when the function has returned.
+/// all other output is copied to standard error, each line tagged with the process index when there are several.
+/// Process 0 reads the caller's standard input unless that is a terminal. SIGINT, SIGTERM, SIGHUP and SIGTSTP are handed
+/// on, a second SIGINT kills. The caller no longer dies of these signals when the function has returned.
 pub fn local(job: &LocalJob) -> Result<Outcome, LaunchError> {
     if job.process_count == 0 {
         return Err(LaunchError::NoProcesses);
     }
+    limits::check(job.process_count)?;
     let signals = Signals::catch().map_err(failed("catch signals"))?;
     let mut controllers = Controllers(Vec::new());
     let output = controllers.start(job)?;
@@ -149,6 +176,7 @@ struct Controller {
     process_index: u32,
     child: Child,
     running: bool,
+    phase: Memory,
 }
 
 /// The started controllers. Dropping them kills those that still run.
@@ -162,6 +190,7 @@ impl Controllers {
         let token = JobToken::random().map_err(failed("make a job token"))?;
         let mut pipes = Vec::new();
         for process_index in 0..job.process_count {
+            let phase = Memory::create().map_err(failed("make memory for a process's phase"))?;
             let mut command = Command::new(&job.program);
             command
                 .args(&job.args)
@@ -169,22 +198,23 @@ impl Controllers {
                 .env(COORDINATOR, address.to_string())
                 .env(PROCESS_INDEX, process_index.to_string())
                 .env(PROCESS_COUNT, job.process_count.to_string())
+                .env(PHASE_FD, phase.as_fd().as_raw_fd().to_string())
                 .env(JobToken::VARIABLE, token.reveal())
                 .env_remove(COORDINATOR_FD)
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())
                 .process_group(0);
-            let mut inherited = None;
+            let mut inherited = vec![phase.as_fd()];
             if process_index == 0 {
                 command.env(COORDINATOR_FD, listener.as_raw_fd().to_string()).stdout(Stdio::inherit());
                 // In a process group of its own it would be stopped for reading a terminal.
                 if !io::stdin().is_terminal() {
                     command.stdin(Stdio::inherit());
                 }
-                inherited = Some(listener.as_fd());
+                inherited.push(listener.as_fd());
             }
-            tie_to_this_process(&mut command, inherited);
+            tie_to_this_process(&mut command, &inherited);
             let mut child = command.spawn().map_err(|source| LaunchError::Spawn {
                 process_index,
                 program: job.program.clone(),
@@ -192,9 +222,9 @@ impl Controllers {
             })?;
             let outputs = [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)];
             pipes.extend(outputs.into_iter().flatten().map(|pipe| (process_index, pipe)));
-            self.0.push(Controller { process_index, child, running: true });
+            self.0.push(Controller { process_index, child, running: true, phase });
         }
-        Output::start(pipes).map_err(failed("copy the processes' output"))
+        Output::start(pipes, job.process_count > 1).map_err(failed("copy the processes' output"))
     }
 
     fn any_running(&self) -> bool {
@@ -204,7 +234,12 @@ impl Controllers {
     fn signal(&self, signal: Signal) {
         for controller in self.0.iter().filter(|controller| controller.running) {
             // A controller that has just ended is no longer there to be told.
-            let _ = kill_process_group(Pid::from_child(&controller.child), signal);
+            let group = Pid::from_child(&controller.child);
+            let _ = kill_process_group(group, signal);
+            if signal != Signal::STOP {
+                // A process that is stopped acts on no other signal until then.
+                let _ = kill_process_group(group, Signal::CONT);
+            }
         }
     }
 
@@ -234,22 +269,22 @@ impl Drop for Controllers {
     }
 }
 
-/// Lets a child die with this thread, and keep one descriptor.
-fn tie_to_this_process(command: &mut Command, inherited: Option<BorrowedFd<'_>>) {
+/// Lets a child die with this thread, and keep these descriptors.
+fn tie_to_this_process(command: &mut Command, inherited: &[BorrowedFd<'_>]) {
     let parent = getpid();
-    let inherited = inherited.map(|fd| fd.as_raw_fd());
+    let inherited: Vec<_> = inherited.iter().map(|fd| fd.as_raw_fd()).collect();
     let prepare = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         if getppid() != Some(parent) {
             return Err(Errno::SRCH.into());
         }
-        if let Some(fd) = inherited {
+        for &fd in &inherited {
             // SAFETY: the parent keeps the descriptor open until the child has been started.
             fcntl_setfd(unsafe { BorrowedFd::borrow_raw(fd) }, FdFlags::empty())?;
         }
         Ok(())
     };
-    // SAFETY: between fork and exec the closure makes three system calls and neither allocates nor locks.
+    // SAFETY: between fork and exec the closure makes a few system calls and neither allocates nor locks.
     unsafe { command.pre_exec(prepare) };
 }
 
@@ -294,11 +329,10 @@ impl Watch<'_> {
         // Standard error may be slow to take the output; a signal ends the wait for it.
         while !self.wait(Some(output.done()))? {
             if !self.signals.take().is_empty() {
-                return Ok(self.outcome(clean));
+                return Ok(self.outcome(clean, HashMap::new()));
             }
         }
-        output.join();
-        Ok(self.outcome(clean))
+        Ok(self.outcome(clean, output.last_words()))
     }
 
     /// Waits for a signal, a deadline or the given descriptor, and tells whether it was the last.
@@ -319,6 +353,10 @@ impl Watch<'_> {
 
     fn hand_on_signals(&mut self) {
         for number in self.signals.take() {
+            if number == SIGTSTP {
+                self.pause();
+                continue;
+            }
             let again = self.stopped_by.is_some();
             self.stopped_by.get_or_insert(number);
             if again && number == SIGINT {
@@ -330,6 +368,13 @@ impl Watch<'_> {
                 }
             }
         }
+    }
+
+    /// Stops the whole job until someone continues this process.
+    fn pause(&self) {
+        self.controllers.signal(Signal::STOP);
+        let _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
+        self.controllers.signal(Signal::CONT);
     }
 
     fn note_end(&mut self, process_index: u32, status: ExitStatus) {
@@ -359,10 +404,18 @@ impl Watch<'_> {
         self.ending = Ending::Killed;
     }
 
-    fn outcome(&self, clean: bool) -> Outcome {
+    fn outcome(&self, clean: bool, mut last_words: HashMap<u32, String>) -> Outcome {
         let own = self.failures.iter().find(|(_, status)| status.code() != Some(PEER_FAILED));
         match (own.or(self.failures.first()), self.stopped_by) {
-            (Some(&(process_index, status)), _) => Outcome::Failed { process_index, status },
+            (Some(&(process_index, status)), _) => {
+                let controller = self.controllers.0.iter().find(|controller| controller.process_index == process_index);
+                Outcome::Failed(Failed {
+                    process_index,
+                    status,
+                    phase: controller.and_then(|controller| controller.phase.read()),
+                    last_words: last_words.remove(&process_index),
+                })
+            }
             (None, Some(signal)) if !clean => Outcome::Stopped { signal },
             (None, _) => Outcome::Done,
         }

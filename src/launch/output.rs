@@ -1,5 +1,6 @@
-//! What controllers print, line by line and tagged with their process index, on standard error.
+//! What controllers print, line by line on standard error.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,6 +9,8 @@ use std::thread::JoinHandle;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
+
+use super::last_words::{LastWords, is_unnamed_frame};
 
 /// A line longer than this is printed in pieces.
 const LONGEST_LINE: usize = 1 << 20;
@@ -19,22 +22,23 @@ pub struct Output {
     stop: Option<PipeWriter>,
     /// Closed by the thread when it has printed everything.
     done: PipeReader,
-    thread: JoinHandle<()>,
+    thread: JoinHandle<HashMap<u32, String>>,
 }
 
 impl Output {
-    /// Starts copying pipes, each with the process index that its lines are tagged with.
-    pub fn start(pipes: Vec<(u32, OwnedFd)>) -> io::Result<Self> {
+    /// Starts copying pipes, each with its process index, which its lines are tagged with if so asked.
+    pub fn start(pipes: Vec<(u32, OwnedFd)>, tagged: bool) -> io::Result<Self> {
         let mut sources = Vec::new();
         for (process, pipe) in pipes {
             fcntl_setfl(&pipe, fcntl_getfl(&pipe)? | OFlags::NONBLOCK)?;
-            sources.push(Source { pipe: File::from(pipe), lines: Lines::new(process) });
+            sources.push(Source { process, pipe: File::from(pipe), lines: Lines::new(tagged.then_some(process)) });
         }
         let (stopped, stop) = io::pipe()?;
         let (done, printed) = io::pipe()?;
         let thread = std::thread::Builder::new().name("output".to_owned()).spawn(move || {
-            copy_all(sources, &stopped);
+            let last_words = copy_all(sources, &stopped);
             drop(printed);
+            last_words
         })?;
         Ok(Self { stop: Some(stop), done, thread })
     }
@@ -49,18 +53,20 @@ impl Output {
         self.done.as_fd()
     }
 
-    /// Waits until everything has been printed.
-    pub fn join(self) {
-        let _ = self.thread.join();
+    /// Waits until everything has been printed; returns what each process said in the end.
+    pub fn last_words(self) -> HashMap<u32, String> {
+        self.thread.join().unwrap_or_default()
     }
 }
 
 struct Source {
+    process: u32,
     pipe: File,
     lines: Lines,
 }
 
-fn copy_all(mut sources: Vec<Source>, stopped: &PipeReader) {
+fn copy_all(mut sources: Vec<Source>, stopped: &PipeReader) -> HashMap<u32, String> {
+    let mut last_words = HashMap::new();
     let mut chunk = vec![0; CHUNK];
     let mut stopping = false;
     while !sources.is_empty() {
@@ -70,37 +76,41 @@ fn copy_all(mut sources: Vec<Source>, stopped: &PipeReader) {
             match poll(&mut polled, None) {
                 Ok(_) => stopping = polled.last().is_some_and(|stop| !stop.revents().is_empty()),
                 Err(Errno::INTR) => {}
-                Err(_) => return,
+                Err(_) => return last_words,
             }
         }
         let mut text = Vec::new();
-        sources.retain_mut(|source| match source.pipe.read(&mut chunk) {
-            Ok(count @ 1..) => {
-                source.lines.push(&chunk[..count], &mut text);
-                true
+        sources.retain_mut(|Source { process, pipe, lines }| {
+            match pipe.read(&mut chunk) {
+                Ok(count @ 1..) => lines.push(&chunk[..count], &mut text),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !stopping => {}
+                // The end, also when a stray grandchild still holds the pipe open.
+                Ok(0) | Err(_) => {
+                    lines.finish(&mut text);
+                    last_words.extend(lines.last_words.text().map(|words| (*process, words)));
+                    return false;
+                }
             }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => true,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !stopping => true,
-            // The end, also when a stray grandchild still holds the pipe open.
-            Ok(0) | Err(_) => {
-                source.lines.finish(&mut text);
-                false
-            }
+            true
         });
         // Nobody can be told that standard error is closed.
         let _ = io::stderr().lock().write_all(&text);
     }
+    last_words
 }
 
 /// Cuts what a process prints into tagged lines.
 struct Lines {
     tag: String,
     partial: Vec<u8>,
+    last_words: LastWords,
 }
 
 impl Lines {
-    fn new(process: u32) -> Self {
-        Self { tag: format!("[{process}] "), partial: Vec::new() }
+    fn new(process: Option<u32>) -> Self {
+        let tag = process.map_or(String::new(), |process| format!("[{process}] "));
+        Self { tag, partial: Vec::new(), last_words: LastWords::default() }
     }
 
     fn push(&mut self, bytes: &[u8], text: &mut Vec<u8>) {
@@ -114,6 +124,11 @@ impl Lines {
 
     fn finish(&mut self, text: &mut Vec<u8>) {
         if self.partial.is_empty() {
+            return;
+        }
+        self.last_words.hear(&self.partial);
+        if is_unnamed_frame(&self.partial) {
+            self.partial.clear();
             return;
         }
         text.extend_from_slice(self.tag.as_bytes());
@@ -131,7 +146,7 @@ mod tests {
     #[test]
     fn lines_are_whole_and_tagged() {
         let mut text = Vec::new();
-        let mut lines = Lines::new(2);
+        let mut lines = Lines::new(Some(2));
         for piece in ["one\ntw", "o\n\nth", "ree"] {
             lines.push(piece.as_bytes(), &mut text);
         }
@@ -143,7 +158,7 @@ mod tests {
     #[test]
     fn endless_lines_are_cut() {
         let mut text = Vec::new();
-        let mut lines = Lines::new(0);
+        let mut lines = Lines::new(None);
         for _ in 0..40 {
             lines.push(&[b'x'; CHUNK], &mut text);
         }

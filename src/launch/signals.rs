@@ -4,18 +4,18 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 
-/// The signals that end a job, and the one that says a child has ended.
+/// The signals that end or stop a job, and the one that says a child has ended.
 pub struct Signals(SignalDelivery<UnixStream, SignalOnly>);
 
 impl Signals {
     /// Catches the signals from now on.
     pub fn catch() -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
-        let signals = [SIGINT, SIGTERM, SIGHUP, SIGCHLD];
+        let signals = [SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGCHLD];
         Ok(Self(SignalDelivery::with_pipe(read, write, SignalOnly, signals)?))
     }
 

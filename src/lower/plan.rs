@@ -225,7 +225,7 @@ impl<'a> Collective<'a> {
         Ok(())
     }
 
-    /// Whether the CPU backend can do it alone.
+    /// Whether the CPU backend can do it alone, and right: its minima and maxima of floats drop NaN.
     fn xla_has(&self, kind: &CollectiveKind) -> bool {
         use DType::*;
         let usual = |operand: &ArraySpec| {
@@ -233,8 +233,12 @@ impl<'a> Collective<'a> {
         };
         match kind {
             CollectiveKind::AllReduce { op } | CollectiveKind::ReduceScatter { op, .. } => {
-                let arithmetic = matches!(op, ReduceOp::Sum | ReduceOp::Product | ReduceOp::Min | ReduceOp::Max);
-                self.operands.iter().all(|operand| usual(operand) && (arithmetic || operand.dtype == Pred))
+                let right = |dtype| match op {
+                    ReduceOp::Sum | ReduceOp::Product => true,
+                    ReduceOp::Min | ReduceOp::Max => !matches!(dtype, F16 | BF16 | F32 | F64),
+                    ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => dtype == Pred,
+                };
+                self.operands.iter().all(|operand| usual(operand) && right(operand.dtype))
             }
             CollectiveKind::AllGather { .. } | CollectiveKind::AllToAll { .. } => self.operands.iter().all(usual),
             _ => false,

@@ -255,7 +255,7 @@ impl Plugin {
             // SAFETY: we own the error and do not use it again.
             unsafe { destroy(&mut args) };
         }
-        Err(Error::Plugin { code, message, context })
+        Err(Error::Plugin { code, message: message.trim_end_matches('\n').to_owned(), context })
     }
 }
 

@@ -110,13 +110,28 @@ pub enum InstallError {
         reason: String,
     },
     /// A file or folder of the cache cannot be written.
-    #[error("{}: {error}; free some space or choose another folder with XDG_CACHE_HOME", path.display())]
+    #[error("cannot write {}: {error}; {}", path.display(), write_advice(error))]
     Write {
         /// What was written.
         path: PathBuf,
         /// What the system says.
         error: io::Error,
     },
+}
+
+fn write_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "free some space, or choose a folder on another disk with XDG_CACHE_HOME"
+        }
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "choose a folder that you may write with XDG_CACHE_HOME"
+        }
+        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+            "a file stands where the cache's folder should be: remove it, or choose another folder with XDG_CACHE_HOME"
+        }
+        _ => "choose another folder with XDG_CACHE_HOME",
+    }
 }
 
 /// Two installs at once each work in a folder of their own, and the last rename wins with the same bytes.
@@ -360,7 +375,8 @@ mod tests {
         let known = home.known("made/plugin.so", &shared_object());
         let error = install(&home.places(), known).unwrap_err().to_string();
         assert!(
-            error.ends_with("no storage space; free some space or choose another folder with XDG_CACHE_HOME"),
+            error
+                .ends_with("no storage space; free some space, or choose a folder on another disk with XDG_CACHE_HOME"),
             "{error}"
         );
     }
@@ -382,8 +398,8 @@ mod tests {
         let known = home.known("made/plugin.so", &shared_object());
         fs::write(home.0.path().join(".cache"), b"a file in the way").unwrap();
         let error = install(&home.places(), known).unwrap_err().to_string();
-        assert!(error.starts_with(&home.folder().display().to_string()), "{error}");
-        assert!(error.ends_with("choose another folder with XDG_CACHE_HOME"), "{error}");
+        assert!(error.starts_with(&format!("cannot write {}", home.folder().display())), "{error}");
+        assert!(error.ends_with("remove it, or choose another folder with XDG_CACHE_HOME"), "{error}");
     }
 
     #[test]

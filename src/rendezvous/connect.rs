@@ -16,7 +16,7 @@ pub const JOIN_CALL: u64 = 1;
 const ATTEMPT_LIMIT: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-const WAITING_LINE: Duration = Duration::from_secs(10);
+const WAITING_LINE: Duration = Duration::from_secs(5);
 const LISTEN_RESOLVE_LIMIT: Duration = Duration::from_secs(10);
 const MAX_HOST: usize = 255;
 
@@ -95,9 +95,12 @@ impl Passing {
     fn text(&self, address: &str) -> String {
         match self {
             Self::Unresolved { reason } => {
-                format!("cannot find the coordinator's host '{}' yet: {reason}", host_of(address))
+                let host = host_of(address);
+                format!("waiting for the coordinator: the name '{host}' has no address yet ({reason})")
             }
-            Self::Unreachable { at, reason } => format!("cannot reach {} yet: {reason}", shown(address, *at)),
+            Self::Unreachable { at, reason } => {
+                format!("waiting for the coordinator: nobody answers at {} yet ({reason})", shown(address, *at))
+            }
         }
     }
 
@@ -113,7 +116,27 @@ fn check_address(address: &str) -> Result<(), JoinError> {
     match address.rsplit_once(':') {
         Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(()),
         _ => Err(JoinError::Options(format!("the coordinator's address '{address}' is not HOST:PORT"))),
+    }?;
+    let host = host_of(address);
+    if may_be_host(host) {
+        return Ok(());
     }
+    Err(JoinError::Options(format!("the coordinator's host '{host}' is neither a host name nor an IP address")))
+}
+
+/// Whether a name might have an address, now or later. No name ends in a label of digits, which only IP addresses have.
+fn may_be_host(host: &str) -> bool {
+    if let Some(address) = host.strip_prefix('[') {
+        return address.strip_suffix(']').is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
+    }
+    let is_label = |label: &str| {
+        let characters = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_') || !byte.is_ascii();
+        (1..=63).contains(&label.len()) && label.bytes().all(characters)
+    };
+    let mut labels = host.strip_suffix('.').unwrap_or(host).split('.');
+    let is_name = host.len() <= 253 && labels.clone().all(is_label);
+    let is_number = labels.next_back().is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit()));
+    is_name && !is_number || host.parse::<Ipv4Addr>().is_ok()
 }
 
 /// The address as given, and as resolved when that says more.
@@ -253,5 +276,24 @@ fn enter(
             0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
             count => decoder.push(&chunk[..count]),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_a_host_is_no_matter_of_waiting() {
+        for host in ["host", "host-a.example.org", "job_0.svc.", "127.0.0.1", "[::1]", "xn--bcher-kva.ch", "bücher.ch"]
+        {
+            assert!(may_be_host(host), "{host}");
+        }
+        for host in ["10.0.0.256", "10.0.0", "[::1", "::1", "[x]", "a..b", ".", "a b", "http://host", &"a.".repeat(200)]
+        {
+            assert!(!may_be_host(host), "{host}");
+        }
+        let error = listen("http://host:1234").unwrap_err();
+        insta::assert_snapshot!(error, @"the coordinator's host 'http://host' is neither a host name nor an IP address");
     }
 }

@@ -6,7 +6,7 @@ use crate::library_calls::UnknownTarget;
 use crate::mesh::ShardingError;
 use crate::pjrt::ErrorCode;
 use crate::transport::TransportError;
-use crate::transport::tcp::MeshError;
+use crate::transport::mesh::MeshError;
 use crate::{hlo, lower, partition, pjrt};
 
 use super::{PlanError, TopologyError, WorldError};
@@ -51,6 +51,8 @@ pub enum RuntimeError {
     ArrayType(String),
     #[error("process 0 sent {what} that cannot be read: {source}")]
     Malformed { what: &'static str, source: buffa::DecodeError },
+    #[error("the plugin shows its optimized program in a form that cannot be read ({0})")]
+    OptimizedForm(String),
     #[error("cannot listen for data of other processes: {source}")]
     Listen { source: std::io::Error },
     #[error("the job asks for {asked} devices per process, this host has {found}: try --devices-per-process {found}")]

@@ -76,6 +76,15 @@ fn collect(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<Stri
     })
 }
 
+/// Compiles a library from C with gcc and returns its bytes. The source's path starts at the repository's root.
+pub fn build_plugin(source: &Path, library: &Path) -> Vec<u8> {
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-shared", "-fPIC", "-O1", "-Wall", "-o"]).arg(library).arg(root().join(source)).arg("-ldl");
+    let gcc = gcc.output().expect("gcc must be installed");
+    assert!(gcc.status.success(), "{}", String::from_utf8_lossy(&gcc.stderr));
+    std::fs::read(library).expect("gcc has written it")
+}
+
 /// The repository's root.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -15,7 +15,8 @@ pub struct Report {
     header: Vec<(&'static str, String)>,
     about: Value,
     results: Vec<Vec<String>>,
-    arrays: Vec<(String, String)>,
+    /// The global results, in the form that is asked for.
+    arrays: Vec<(String, Value)>,
     /// How long the steps took.
     pub steps: Option<StepTimes>,
     comparisons: Vec<(String, Comparison)>,
@@ -39,6 +40,7 @@ impl Report {
             "device_count": plan.device_count(),
             "platform": platform,
             "transport": transport,
+            "notes": executable.notes(),
             "arguments": arrays_json("arg", executable.parameters()),
             "results": arrays_json("out", executable.results()),
         });
@@ -84,7 +86,7 @@ impl Report {
             text += &table(&["result", "shape", "sharding", "per device"], &self.results);
         }
         for (name, array) in &self.arrays {
-            text += &format!("\n{name} =\n{array}\n");
+            text += &format!("\n{name} =\n{}\n", array.as_str().unwrap_or_default());
         }
         if !self.comparisons.is_empty() {
             text += "\n";
@@ -118,8 +120,7 @@ impl Report {
             report["expect"] = rows.into();
         }
         if !self.arrays.is_empty() {
-            report["values"] =
-                self.arrays.iter().map(|(name, text)| (name.clone(), Value::from(text.clone()))).collect();
+            report["values"] = self.arrays.iter().cloned().collect();
         }
         report
     }
@@ -130,7 +131,11 @@ impl Options {
     pub(super) fn deliver(&self, arrays: &[HostArray], replicas: usize, report: &mut Report) -> Result<bool, Failure> {
         let named = || arrays.iter().enumerate().map(|(index, array)| (format!("out{index}"), array));
         if self.print {
-            report.arrays = named().map(|(name, array)| (name, array.to_string())).collect();
+            let shown = |array: &HostArray| match report.format {
+                Format::Text => array.to_string().into(),
+                Format::Json => array.to_json(),
+            };
+            report.arrays = named().map(|(name, array)| (name, shown(array))).collect();
         }
         if let Some(path) = &self.output {
             npz::write_npz(path, named()).map_err(Failure::program)?;
@@ -149,9 +154,7 @@ impl Options {
             let expected = expected
                 .remove(&name)
                 .ok_or_else(|| Failure::program(anyhow::anyhow!("{}: holds no '{name}'", path.display())))?;
-            let comparison = self
-                .compare(array, expected, replicas)
-                .map_err(|error| Failure::program(error.context(format!("{}: {name}", path.display()))))?;
+            let comparison = self.compare(array, expected, replicas).map_err(Failure::program)?;
             report.comparisons.push((name, comparison));
         }
         Ok(report.comparisons.iter().all(|(_, comparison)| comparison.is_close()))

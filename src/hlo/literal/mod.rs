@@ -179,6 +179,21 @@ pub fn check_length(literal: &LiteralProto) -> Result<(), LiteralError> {
     Ok(())
 }
 
+/// Puts the data of a literal into row-major order.
+///
+/// # Errors
+/// The data is not as long as the shape says.
+pub fn set_row_major(literal: &mut LiteralProto) -> Result<(), LiteralError> {
+    literal.tuple_literals.iter_mut().try_for_each(set_row_major)?;
+    if !shape::is_tuple(&literal.shape) && physical_order(&literal.shape).is_some() {
+        let (dtype, words) = logical_words(literal)?;
+        *literal = LiteralProto { shape: std::mem::take(&mut literal.shape), ..LiteralProto::default() };
+        store(literal, dtype, &words);
+    }
+    shape::set_row_major(literal.shape.get_or_insert_default());
+    Ok(())
+}
+
 fn dense_shape(shape: &ShapeProto) -> Result<(DType, u64), LiteralError> {
     let elements = shape::dtype(shape).zip(shape::num_elements(shape));
     elements.ok_or_else(|| LiteralError::Shape(shape::text(shape)))

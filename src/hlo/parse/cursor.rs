@@ -21,6 +21,10 @@ impl<'a> Cursor<'a> {
         cursor
     }
 
+    pub(super) fn text(&self) -> &'a str {
+        self.text
+    }
+
     /// Where the next token starts.
     pub(super) fn pos(&self) -> usize {
         self.pos

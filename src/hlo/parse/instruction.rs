@@ -144,7 +144,7 @@ impl<'a> Parser<'a> {
         if std::mem::take(&mut self.elided.last) {
             self.elided.names.push(name.clone().into_owned());
         }
-        let index = scope.push(name, proto);
+        let index = scope.push(name, start, proto);
         if let Some(start) = async_start {
             scope.continue_async(index, start.unwrap_or(index));
         }
@@ -251,14 +251,14 @@ impl<'a> Parser<'a> {
     /// An operand of a lone instruction: the first mention of a name, or a shape without one, is a parameter.
     fn operand_or_parameter(&mut self, scope: &mut Scope<'a>, shape: &ShapeProto) -> Result<u32> {
         if self.at(b',') || self.at(b')') {
-            return Ok(scope.push_parameter("parameter.anon".into(), shape.clone()));
+            return Ok(scope.push_parameter("parameter.anon".into(), self.pos(), shape.clone()));
         }
         let start = self.pos();
         let name = self.name("an operand")?;
         if let Some(index) = scope.find(name) {
             return Ok(index);
         }
-        let index = scope.push_parameter(name.into(), shape.clone());
+        let index = scope.push_parameter(name.into(), start, shape.clone());
         scope.define(name, start, index)?;
         Ok(index)
     }

@@ -1,8 +1,9 @@
 //! An array as a file holds it, and what becomes of it.
 
+use super::NpyError;
 use super::header::{Element, Header, is_raw, numpy_name};
-use super::{HostArray, NpyError};
 use crate::dtype::DType;
+use crate::host_array::HostArray;
 use crate::host_array::shape_text;
 
 /// An array of a `.npy` file or of an entry of a `.npz` file, as it stands there.

@@ -5,25 +5,22 @@
 
 mod array;
 mod header;
+mod write;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use zip::write::SimpleFileOptions;
-use zip::{CompressionMethod, ZipArchive, ZipWriter};
+use zip::ZipArchive;
 
 pub use self::array::NpyArray;
 use self::header::{Header, MAGIC};
-use super::HostArray;
-use super::element::canonical;
+pub use self::write::write_npz;
 
-/// Deflate never makes more than this many bytes out of one.
-const LARGEST_EXPANSION: u64 = 1032;
 const SUFFIX: &str = ".npy";
 
-/// A NumPy file that cannot be read or written, or that holds something else than the program takes.
+/// A NumPy file that cannot be read or written, or that holds something else than the program has.
 #[derive(Debug, thiserror::Error)]
 pub enum NpyError {
     /// The operating system says no.
@@ -43,7 +40,7 @@ pub enum NpyError {
         problem: String,
     },
     /// The array is not the one that is asked for.
-    #[error("{origin} is {found}, the program takes {expected}{advice}")]
+    #[error("{origin} is {found}, the program's is {expected}{advice}")]
     Mismatch {
         /// The file, and the array in it.
         origin: String,
@@ -68,65 +65,80 @@ pub fn read_npy(path: &Path) -> Result<NpyArray, NpyError> {
     let failed = |source| NpyError::Io { file: file.clone(), source };
     let handle = File::open(path).map_err(failed)?;
     let metadata = handle.metadata().map_err(failed)?;
-    let length = metadata.is_file().then_some(metadata.len());
-    read_array(&mut BufReader::new(handle), length, &file)
+    read_npy_from(BufReader::new(handle), metadata.is_file().then_some(metadata.len()), &file)
+}
+
+/// Reads the array of a `.npy` file of so many bytes, if that is known; `file` is what messages call it.
+pub fn read_npy_from(mut reader: impl Read, length: Option<u64>, file: &str) -> Result<NpyArray, NpyError> {
+    read_array(&mut reader, Size { whole: length, there: length.unwrap_or(0) }, file)
 }
 
 /// Reads every array of a `.npz` file, by its name without `.npy`.
 pub fn read_npz(path: &Path) -> Result<BTreeMap<String, NpyArray>, NpyError> {
     let file = path.display().to_string();
-    let failed = |source| NpyError::Io { file: file.clone(), source };
-    let handle = File::open(path).map_err(failed)?;
-    let length = handle.metadata().map_err(failed)?.len();
+    let handle = File::open(path).map_err(|source| NpyError::Io { file: file.clone(), source })?;
+    read_npz_from(BufReader::new(handle), &file)
+}
+
+/// Reads every array of a `.npz` archive, by its name without `.npy`; `file` is what messages call it.
+///
+/// Takes no more memory than a small multiple of what the archive holds, whatever sizes it states.
+pub fn read_npz_from(mut reader: impl Read + Seek, file: &str) -> Result<BTreeMap<String, NpyArray>, NpyError> {
+    let failed = |source| NpyError::Io { file: file.to_owned(), source };
     let mut start = Vec::new();
-    (&handle).take(MAGIC.len() as u64).read_to_end(&mut start).map_err(failed)?;
+    reader.by_ref().take(MAGIC.len() as u64).read_to_end(&mut start).map_err(failed)?;
+    let length = reader.seek(SeekFrom::End(0)).map_err(failed)?;
     if start == MAGIC {
-        return Err(NpyError::malformed(&file, "this is a single array (.npy), not an archive of them (.npz)"));
+        return Err(NpyError::malformed(file, "this is a single array (.npy), not an archive of them (.npz)"));
     }
 
-    let not_an_archive =
-        |error| NpyError::malformed(&file, format!("not an .npz archive, or not a whole one: {error}"));
-    let mut archive = ZipArchive::new(BufReader::new(handle)).map_err(not_an_archive)?;
+    let not_an_archive = |error| NpyError::malformed(file, format!("not an .npz archive, or not a whole one: {error}"));
+    let mut archive = ZipArchive::new(reader).map_err(not_an_archive)?;
     if archive.has_duplicate_names() {
-        return Err(NpyError::malformed(&file, "two arrays of the archive have the same name"));
+        return Err(NpyError::malformed(file, "two arrays of the archive have the same name"));
     }
     if archive.has_overlapping_files().map_err(not_an_archive)? {
-        return Err(NpyError::malformed(&file, "arrays of the archive overlap each other"));
+        return Err(NpyError::malformed(file, "arrays of the archive overlap each other"));
     }
     let mut arrays = BTreeMap::new();
     for index in 0..archive.len() {
         let mut entry = archive
             .by_index(index)
-            .map_err(|error| NpyError::malformed(&file, format!("entry {index} of the archive: {error}")))?;
+            .map_err(|error| NpyError::malformed(file, format!("entry {index} of the archive: {error}")))?;
         let full_name = String::from_utf8_lossy(entry.name_raw()).into_owned();
         let name = full_name.strip_suffix(SUFFIX).unwrap_or(&full_name).to_owned();
         let origin = format!("{file}: {}", name.escape_debug());
         if !full_name.ends_with(SUFFIX) {
             return Err(NpyError::malformed(&origin, "not an array: its name does not end in .npy"));
         }
-        if entry.size() > length.saturating_mul(LARGEST_EXPANSION) {
-            return Err(NpyError::malformed(&origin, format!("{} bytes do not fit into this file", entry.size())));
-        }
-        let size = entry.size();
-        let array = read_array(&mut entry, Some(size), &origin)?;
+        let size = Size { whole: Some(entry.size()), there: entry.compressed_size().min(length) };
+        let array = read_array(&mut entry, size, &origin)?;
         arrays.insert(name, array);
     }
     Ok(arrays)
 }
 
-/// Reads one array, of which header and data take `length` bytes where that is known beforehand.
-fn read_array(reader: &mut impl Read, length: Option<u64>, origin: &str) -> Result<NpyArray, NpyError> {
+/// What is known of an array's size, header included, before it is read, in bytes.
+struct Size {
+    /// Of all of it.
+    whole: Option<u64>,
+    /// Of what is surely there, compressed maybe: no more memory than this is taken on trust.
+    there: u64,
+}
+
+fn read_array(reader: &mut impl Read, size: Size, origin: &str) -> Result<NpyArray, NpyError> {
     let broken = |problem| NpyError::Malformed { origin: origin.to_owned(), problem };
     let (header, header_length) = Header::read(reader).map_err(broken)?;
     let wanted = header.data_length().ok_or_else(|| broken("an array larger than any memory".to_owned()))?;
     let mut data = Vec::new();
-    if let Some(length) = length {
-        let there = length.saturating_sub(header_length);
+    if let Some(whole) = size.whole {
+        let there = whole.saturating_sub(header_length);
         if there != wanted as u64 {
             return Err(broken(wrong_length(wanted, there)));
         }
-        data.try_reserve_exact(wanted).map_err(|_| broken("an array larger than the memory left".to_owned()))?;
     }
+    let trusted = size.there.min(wanted as u64) as usize;
+    data.try_reserve_exact(trusted).map_err(|_| broken("an array larger than the memory left".to_owned()))?;
     // One byte more, to notice what follows the array and to let the archive check its checksum.
     let read = reader.take(wanted as u64 + 1).read_to_end(&mut data);
     read.map_err(|error| broken(format!("the data cannot be read: {error}")))?;
@@ -142,26 +154,4 @@ fn wrong_length(wanted: usize, there: u64) -> String {
     } else {
         format!("the array takes {wanted} bytes, but more follow")
     }
-}
-
-/// Writes arrays by their names into a new `.npz` file, as `numpy.savez` does.
-pub fn write_npz<'a>(path: &Path, arrays: impl IntoIterator<Item = (String, &'a HostArray)>) -> Result<(), NpyError> {
-    let write = || -> io::Result<()> {
-        let mut archive = ZipWriter::new(BufWriter::new(File::create(path)?));
-        for (name, array) in arrays {
-            let header = header::text(array.dtype(), array.dims());
-            let zip64 = (header.len() + array.size()) as u64 >= u64::from(u32::MAX);
-            let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored).large_file(zip64);
-            archive.start_file(name + SUFFIX, options)?;
-            archive.write_all(&header)?;
-            if array.dtype().bits() < 8 {
-                let bytes: Vec<u8> = array.data().iter().map(|&byte| canonical(array.dtype(), byte)).collect();
-                archive.write_all(&bytes)?;
-            } else {
-                archive.write_all(array.data())?;
-            }
-        }
-        archive.finish()?.flush()
-    };
-    write().map_err(|source| NpyError::Io { file: path.display().to_string(), source })
 }

@@ -401,3 +401,44 @@ fn copies_are_bounded() {
         format!("HloModule m ENTRY e {{ p = ({leaves}) parameter(0), sharding={{devices=[50000]{devices}}} }}");
     assert!(error(&source).contains("too many and too large shapes"));
 }
+
+#[test]
+fn names_are_located() {
+    let text = "HloModule m
+negated {
+  p = f32[] parameter(0)
+  ROOT n = f32[] negate(p)
+}
+ENTRY %main {
+  %t = (f32[], f32[]) parameter(0)
+  ROOT %r = f32[] add(%t#1, negate(%t#0))
+}
+";
+    let module = module(text);
+    let source = module.source.as_ref().unwrap();
+    let mut places = Vec::new();
+    for computation in &module.proto.computations {
+        let place = source.locate_computation(computation.id).unwrap();
+        places.push((computation.name.as_str(), place.line, place.column));
+        for instruction in &computation.instructions {
+            let place = source.locate_instruction(instruction.id).unwrap();
+            places.push((instruction.name.as_str(), place.line, place.column));
+        }
+    }
+    let expected = [
+        ("negated", 2, 1),
+        ("p", 3, 3),
+        ("n", 4, 8),
+        ("main", 6, 7),
+        ("t", 7, 3),
+        ("t_1", 8, 26),
+        ("t_0", 8, 39),
+        ("negate.anon", 8, 29),
+        ("r", 8, 8),
+    ];
+    assert_eq!(places, expected);
+    for id in [-1, 3, 2 << 32, i64::MAX, i64::MIN] {
+        assert_eq!(source.locate_instruction(id), None);
+    }
+    assert_eq!(source.locate_computation(2), None);
+}
