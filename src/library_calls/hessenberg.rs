@@ -32,7 +32,8 @@ pub(super) fn gehrd<T: Scalar>(call: &mut Call<'_, '_>) -> Result<(), FfiError> 
 
 /// The reduction within a range of rows and columns.
 pub(super) fn reduce<T: Scalar>(mut a: MatMut<'_, T>, taus: &mut [T], range: std::ops::Range<usize>) {
-    for column in range.start..range.end.saturating_sub(1) {
+    let columns = range.start..range.end.saturating_sub(1);
+    for (column, reflector) in columns.clone().zip(&mut taus[columns]) {
         let mut below = a.rb_mut().col_mut(column).subrows_mut(column + 1, range.end - column - 1);
         let (mut head, mut tail) = below.rb_mut().split_at_row_mut(1);
         let tau = reflectors::make(&mut head[0], tail.rb_mut());
@@ -42,7 +43,7 @@ pub(super) fn reduce<T: Scalar>(mut a: MatMut<'_, T>, taus: &mut [T], range: std
         let columns = a.ncols() - from;
         let right = a.rb_mut().submatrix_mut(from, from, len, columns);
         reflectors::apply_left(v.as_ref(), tau.conj(), right);
-        taus[column] = tau;
+        *reflector = tau;
     }
 }
 
@@ -107,7 +108,7 @@ fn tridiagonalize<T: Scalar>(mut full: MatMut<'_, T>, off: &mut [Real<T>], taus:
         let half = (T::one() + T::one()).inverse();
         let factor = -half * tau * product;
         for row in 0..rest.len() {
-            w[(row, 0)] = w[(row, 0)] + factor * v[(row, 0)];
+            w[(row, 0)] += factor * v[(row, 0)];
         }
         let (v, w) = (v.as_ref(), w.as_ref());
         multiply(block.rb_mut(), Accum::Add, v, Conj::No, w.transpose(), Conj::Yes, -T::one());

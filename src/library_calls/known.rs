@@ -1,6 +1,6 @@
 //! What is known about custom-call targets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::targets;
 use crate::hlo::HloModule;
 use crate::lower::{COLLECTIVE_TARGET, LOGICAL_ID_TARGET};
+use crate::proto::{HloComputationProto, HloInstructionProto};
 
 /// Whether a plugin for CPUs can run a custom call that we have no handler for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,12 +126,12 @@ const FAMILIES: &[(&[&str], Availability, &str)] = &[
     ),
 ];
 
-/// The custom-call targets of a module that neither XLA's compiler for CPUs nor [this module](super) has, by name.
+/// The custom-call targets of a module, but for calls that nothing needs, that neither XLA's compiler for CPUs nor [this module](super) has, by name.
 pub fn unknown_targets(module: &HloModule) -> Vec<UnknownTarget> {
     let mut counts = BTreeMap::new();
-    for target in custom_call_targets(module).filter(|target| !is_known(target)) {
-        *counts.entry(target).or_insert(0) += 1;
-    }
+    let needed = module.proto.computations.iter().flat_map(needed_instructions);
+    let targets = needed.filter_map(target).filter(|target| !is_known(target));
+    targets.for_each(|target| *counts.entry(target).or_insert(0) += 1);
     let describe = |(target, count): (&str, usize)| {
         let family = FAMILIES.iter().find(|(names, ..)| names.iter().any(|name| target.starts_with(name)));
         let (on_cpu, known) = family.map_or((Availability::Unknown, "nothing is known about it"), |it| (it.1, it.2));
@@ -141,9 +142,26 @@ pub fn unknown_targets(module: &HloModule) -> Vec<UnknownTarget> {
 
 /// The targets of a module's custom calls, each as often as it is called.
 pub fn custom_call_targets(module: &HloModule) -> impl Iterator<Item = &str> {
-    let instructions = module.proto.computations.iter().flat_map(|computation| &computation.instructions);
-    let calls = instructions.filter(|instruction| instruction.opcode == "custom-call");
-    calls.map(|call| call.custom_call_target.as_str())
+    module.proto.computations.iter().flat_map(|computation| &computation.instructions).filter_map(target)
+}
+
+fn target(instruction: &HloInstructionProto) -> Option<&str> {
+    (instruction.opcode == "custom-call").then_some(instruction.custom_call_target.as_str())
+}
+
+/// What a computation's result or an effect depends on; the compiler removes the others.
+fn needed_instructions(computation: &HloComputationProto) -> Vec<&HloInstructionProto> {
+    let mut needed = HashSet::from([computation.root_id]);
+    // Operands come before their users.
+    let in_reverse = computation.instructions.iter().rev();
+    let mark = |instruction: &&HloInstructionProto| {
+        let is_needed = needed.contains(&instruction.id) || instruction.custom_call_has_side_effect;
+        if is_needed {
+            needed.extend(&instruction.operand_ids);
+        }
+        is_needed
+    };
+    in_reverse.filter(mark).collect()
 }
 
 fn is_known(target: &str) -> bool {

@@ -66,7 +66,7 @@ fn eliminate_column<T: Scalar>(mut column: MatMut<'_, T>, start: usize, first_ze
     column[(pivot, 0)] = column[(0, 0)];
     column[(0, 0)] = value;
     for row in 1..column.nrows() {
-        column[(row, 0)] = column[(row, 0)] / value;
+        column[(row, 0)] /= value;
     }
     pivot
 }
@@ -136,9 +136,10 @@ fn solve_tridiagonal<T: Scalar>(
                 return Err(row);
             }
             let factor = below / diagonal[row];
-            diagonal[row + 1] = diagonal[row + 1] - factor * upper[row];
+            diagonal[row + 1] -= factor * upper[row];
             for column in 0..b.ncols() {
-                b[(row + 1, column)] = b[(row + 1, column)] - factor * b[(row, column)];
+                let above = b[(row, column)];
+                b[(row + 1, column)] -= factor * above;
             }
         }
     }
@@ -149,10 +150,10 @@ fn solve_tridiagonal<T: Scalar>(
         for row in (0..=last).rev() {
             let mut value = b[(row, column)];
             if row < last {
-                value = value - upper[row] * b[(row + 1, column)];
+                value -= upper[row] * b[(row + 1, column)];
             }
             if row + 1 < last {
-                value = value - lower[row] * b[(row + 2, column)];
+                value -= lower[row] * b[(row + 2, column)];
             }
             b[(row, column)] = value / diagonal[row];
         }

@@ -106,7 +106,7 @@ fn factor_pivoted<T: Scalar>(mut a: MatMut<'_, T>, pivots: &mut [i32], taus: &mu
                 norms[column] = a.rb().col(column).subrows(step + 1, a.nrows() - step - 1).norm_l2();
                 computed[column] = norms[column];
             } else {
-                norms[column] = norms[column] * Float::sqrt(left);
+                norms[column] *= Float::sqrt(left);
             }
         }
     }

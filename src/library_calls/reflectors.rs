@@ -42,7 +42,7 @@ pub(super) fn make<T: Scalar>(head: &mut T, mut tail: ColMut<'_, T>) -> T {
 }
 
 fn scale<T: Scalar>(column: ColMut<'_, T>, factor: T) {
-    column.iter_mut().for_each(|element| *element = *element * factor);
+    column.iter_mut().for_each(|element| *element *= factor);
 }
 
 /// The vector of a reflector whose elements after the implied 1 are these.

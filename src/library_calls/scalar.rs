@@ -53,6 +53,10 @@ pub(super) trait Scalar: Element + Num + Neg<Output = Self> + ComplexField<Real:
         Self::sqrt_impl(&self)
     }
 
+    fn is_not_a_number(self) -> bool {
+        Self::is_nan_impl(&self)
+    }
+
     fn finite(self) -> bool {
         Self::is_finite_impl(&self)
     }

@@ -57,7 +57,7 @@ pub(super) fn potrf<T: Scalar>(call: &mut Call<'_, '_>) -> Result<(), FfiError> 
         let factored = cholesky_in_place(a.rb_mut(), Default::default(), Par::Seq, stack, Default::default());
         let mut failed = factored.err().map(|LltError::NonPositivePivot { index }| index);
         // NaN is not positive either.
-        failed = (0..failed.unwrap_or(n)).find(|&row| a[(row, row)] != a[(row, row)]).or(failed);
+        failed = (0..failed.unwrap_or(n)).find(|&row| a[(row, row)].is_not_a_number()).or(failed);
         info.at(problem)[0] = failed.map_or(0, |row| row as i32 + 1);
     }
     Ok(())
