@@ -110,6 +110,7 @@ impl Pipeline {
         flags: Vec<(String, Value)>,
     ) -> Result<LoadedExecutable, RuntimeError> {
         let tupled = self.is_tupled();
+        phase::enter(&format!("compiling '{}'", self.partitioned.module.proto.name));
         let mut input = if self.runs_whole {
             CompilerInput::whole(program, plan)
         } else {
