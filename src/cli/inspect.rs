@@ -11,10 +11,12 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use spmd_run::hlo::{self, Form, HloModule, Program};
 use spmd_run::inspect::{self, Inspection};
+use spmd_run::launch::{ControllerEnv, phase};
 use spmd_run::partition::{self, CountSource};
 use spmd_run::pjrt::Plugin;
 use spmd_run::runtime::Plan;
 
+use super::job::launch;
 use super::program::{ProgramOptions, load_plugin};
 use super::{Failure, Format};
 
@@ -117,6 +119,10 @@ struct Report {
 }
 
 pub fn main(options: Options) -> Result<u8, Failure> {
+    // As with a run of one process, a launcher tells the story when the plugin ends the process.
+    if ControllerEnv::from_env().map_err(Failure::wrong_usage)?.is_none() {
+        return launch(1, Some(&options.program.program));
+    }
     let bytes = options.program.read()?;
     let (program, form) = options.program.load(&bytes)?;
     let plugin = || load_plugin(options.plugin.as_deref());
@@ -205,6 +211,7 @@ impl Options {
             program => inspect::module_at(inspect::Stage::Global, &self.plugin()?, program, plan)
                 .map_err(|error| self.program.failure(bytes, error))?,
         };
+        phase::enter(&format!("converting '{}' to StableHLO", module.proto.name));
         let text = partition::to_stablehlo(&self.plugin()?, &module, plan.replicas.into(), plan.partitions.into())
             .with_context(|| format!("{}: XLA cannot convert it to StableHLO", self.program.name()))
             .map_err(Failure::program)?;

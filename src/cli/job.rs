@@ -136,20 +136,6 @@ impl JobOptions {
         Ok(Role::Launcher { processes: self.processes.unwrap_or(1) })
     }
 
-    /// Starts this very command in every controller process and waits for the job's end. `subject` is what the job is
-    /// about, for messages.
-    pub fn launch(&self, processes: u32, subject: Option<&Path>) -> Result<u8, Failure> {
-        let program = std::env::current_exe().map_err(Failure::program)?;
-        let job = LocalJob { args: std::env::args_os().skip(1).collect(), ..LocalJob::new(processes, program) };
-        let outcome = launch::local(&job).map_err(Failure::program)?;
-        // A process that fails by itself has said why.
-        if !(0..=3).contains(&outcome.exit_code()) {
-            let subject = subject.map_or(String::new(), |subject| format!("{}: ", subject.display()));
-            eprintln!("error: {subject}{outcome}{}", advice(&outcome));
-        }
-        Ok(outcome.exit_code())
-    }
-
     fn token(&self) -> Result<Option<JobToken>, Failure> {
         let Some(file) = &self.token_file else {
             return ControllerEnv::token_from_env().map_err(Failure::wrong_usage);
@@ -209,6 +195,20 @@ impl Membership {
             None => failure,
         })
     }
+}
+
+/// Starts this very command in every controller process and waits for the job's end. `subject` is what the job is
+/// about, for messages.
+pub fn launch(processes: u32, subject: Option<&Path>) -> Result<u8, Failure> {
+    let program = std::env::current_exe().map_err(Failure::program)?;
+    let job = LocalJob { args: std::env::args_os().skip(1).collect(), ..LocalJob::new(processes, program) };
+    let outcome = launch::local(&job).map_err(Failure::program)?;
+    // A process that fails by itself has said why.
+    if !(0..=3).contains(&outcome.exit_code()) {
+        let subject = subject.map_or(String::new(), |subject| format!("{}: ", subject.display()));
+        eprintln!("error: {subject}{outcome}{}", advice(&outcome));
+    }
+    Ok(outcome.exit_code())
 }
 
 /// What to do when a signal ended a controller that nobody sent it.

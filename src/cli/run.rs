@@ -16,7 +16,7 @@ use spmd_run::plugins;
 use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Runtime, RuntimeError, StepTimes, World};
 
 use super::Failure;
-use super::job::{JobOptions, Role};
+use super::job::{JobOptions, Role, launch};
 use super::program::{ProgramOptions, load_plugin};
 use outputs::Report;
 
@@ -107,7 +107,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
             options.program.check(processes, options.job.devices_per_process)?;
             options.check_files()?;
             plugins::find(options.job.plugin.as_deref())?;
-            return options.job.launch(processes, Some(&options.program.program));
+            return launch(processes, Some(&options.program.program));
         }
         Role::Controller(membership) => membership,
     };

@@ -128,6 +128,7 @@ impl Pipeline {
         flags: Vec<(String, Value)>,
     ) -> Result<LoadedExecutable, RuntimeError> {
         let tupled = self.is_tupled();
+        phase::enter(&format!("compiling '{}'", self.partitioned.module.proto.name));
         let library_calls = self.library_calls;
         let mut input = if self.runs_whole {
             CompilerInput::whole(program, plan)
