@@ -6,6 +6,7 @@
 //! where elements lie and never what they are.
 
 mod bitcast;
+mod inline;
 
 #[cfg(test)]
 mod tests;
@@ -55,6 +56,7 @@ pub fn undo(module: &mut HloModule) -> Result<(), Error> {
         program.parameters.iter_mut().for_each(shape::set_row_major);
         shape::set_row_major(program.result.get_or_insert_default());
     }
+    inline::inline(proto, unfused, &mut fresh);
     Ok(())
 }
 

@@ -236,21 +236,72 @@ ENTRY %main (x: f32[2,3]) -> f32[6] {
     assert_snapshot!(hlo::print(&undone(text)), @r#"
     HloModule m, is_scheduled=true
 
-    %fused {
-      %p = f32[2,3] parameter(0)
-      %c = f32[2,3] constant({{1, 2, 3}, {4, 5, 6}})
-      %sum = f32[2,3] add(%p, %c)
-      %bitcast.1.1 = f32[3,2] transpose(%sum), dimensions={1,0}
-      ROOT %bitcast.1 = f32[6] reshape(%bitcast.1.1)
-    }
-
     ENTRY %main {
       %x = f32[2,3] parameter(0), sharding={replicated}
       %start = f32[2,3] copy(%x)
       %call = f32[2,3]{0,1} custom-call(%start), custom_call_target="column_major", operand_layout_constraints={f32[2,3]{0,1}}, backend_config="kept"
-      ROOT %fusion = f32[6] call(%call), to_apply=%fused
+      %c = f32[2,3] constant({{1, 2, 3}, {4, 5, 6}})
+      %sum = f32[2,3] add(%call, %c)
+      %bitcast.1.1 = f32[3,2] transpose(%sum), dimensions={1,0}
+      ROOT %fusion = f32[6] reshape(%bitcast.1.1)
     }
     "#);
+}
+
+#[test]
+fn fusions_go_where_they_are_called() {
+    let text = "HloModule m, is_scheduled=true
+
+%inner (a: f32[4], b: f32[4]) -> (f32[4], f32[4]) {
+  %a = f32[4] parameter(0)
+  %b = f32[4] parameter(1)
+  %difference = f32[4] subtract(%b, %a)
+  ROOT %pair = (f32[4], f32[4]) tuple(%difference, %a)
+}
+
+%outer (c: f32[4]) -> (f32[4], f32[4]) {
+  %c = f32[4] parameter(0)
+  %sine = f32[4] sine(%c)
+  ROOT %nested = (f32[4], f32[4]) fusion(%sine, %c), kind=kLoop, calls=%inner
+}
+
+%same (d: f32[4]) -> f32[4] {
+  ROOT %d = f32[4] parameter(0)
+}
+
+%twice (e: f32[4]) -> f32[4] {
+  %e = f32[4] parameter(0)
+  ROOT %negate = f32[4] negate(%e)
+}
+
+ENTRY %main (x: f32[4]) -> f32[4] {
+  %x = f32[4] parameter(0)
+  %both = (f32[4], f32[4]) fusion(%x), kind=kLoop, calls=%outer
+  %first = f32[4] get-tuple-element(%both), index=0
+  %forward = f32[4] fusion(%first), kind=kLoop, calls=%same
+  %once = f32[4] fusion(%forward), kind=kLoop, calls=%twice
+  ROOT %again = f32[4] fusion(%once), kind=kLoop, calls=%twice
+}
+";
+    assert_snapshot!(hlo::print(&undone(text)), @"
+    HloModule m, is_scheduled=true
+
+    %twice {
+      %e = f32[4] parameter(0)
+      ROOT %negate = f32[4] negate(%e)
+    }
+
+    ENTRY %main {
+      %x = f32[4] parameter(0)
+      %sine = f32[4] sine(%x)
+      %difference = f32[4] subtract(%x, %sine)
+      %both = (f32[4], f32[4]) tuple(%difference, %sine)
+      %first = f32[4] get-tuple-element(%both), index=0
+      %forward = f32[4] copy(%first)
+      %once = f32[4] call(%forward), to_apply=%twice
+      ROOT %again = f32[4] call(%once), to_apply=%twice
+    }
+    ");
 }
 
 #[test]
