@@ -116,6 +116,10 @@ pub fn compatible(a: &ShapeProto, b: &ShapeProto) -> bool {
 
 /// Whether `dims` names each of the first `rank` dimensions once.
 pub fn is_permutation(dims: &[i64], rank: usize) -> bool {
+    // Nearly every layout.
+    if dims.len() == rank && dims.iter().rev().copied().eq(0..rank as i64) {
+        return true;
+    }
     let mut seen = vec![false; rank];
     dims.len() == rank
         && dims.iter().all(|&dim| {

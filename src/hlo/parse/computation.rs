@@ -16,6 +16,8 @@ pub(super) struct Scope<'a> {
     names: Vec<Cow<'a, str>>,
     /// Where the instructions stand.
     offsets: Vec<usize>,
+    /// The instructions' shapes as the text spells them; empty where it does not.
+    shape_texts: Vec<&'a str>,
     by_name: Map<&'a str, u32>,
     /// Tuple elements that operands such as `%tuple#0` have asked for.
     elements: Map<(u32, i64), u32>,
@@ -30,6 +32,15 @@ pub(super) struct Scope<'a> {
 impl<'a> Scope<'a> {
     pub(super) fn find(&self, name: &str) -> Option<u32> {
         self.by_name.get(name).copied()
+    }
+
+    pub(super) fn shape_text(&self, index: u32) -> &'a str {
+        self.shape_texts[index as usize]
+    }
+
+    /// Notes how the text spells an instruction's shape.
+    pub(super) fn set_shape_text(&mut self, index: u32, text: &'a str) {
+        self.shape_texts[index as usize] = text;
     }
 
     pub(super) fn shape(&self, index: u32) -> &ShapeProto {
@@ -73,6 +84,7 @@ impl<'a> Scope<'a> {
         self.instructions.push(instruction);
         self.names.push(name);
         self.offsets.push(start);
+        self.shape_texts.push("");
         index
     }
 
