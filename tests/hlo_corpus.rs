@@ -5,6 +5,7 @@ mod harness;
 use buffa::Message;
 use harness::{corpus, tsv};
 use spmd_run::hlo::{self, HloModule, Program};
+use spmd_run::partition;
 
 fn load(bytes: &[u8], name: &str) -> HloModule {
     match hlo::load(bytes, name).unwrap_or_else(|error| panic!("{error}")) {
@@ -43,8 +44,10 @@ fn real_modules_verify() {
         let counts =
             [(count("num_replicas"), count("num_partitions")), (2, 1), (4, 1), (8, 1), (1, 2), (1, 4), (1, 8), (2, 2)];
         let stated = (module.config.replica_count.unwrap_or(1), module.config.num_partitions.unwrap_or(1));
+        let told = partition::program_counts(&Program::Hlo(module.clone()));
+        let told = (told.replicas.unwrap_or(1), told.partitions.unwrap_or(1));
         let fits = |&(replicas, partitions): &(i64, i64)| hlo::verify(&module, replicas, partitions).is_ok();
-        let is_valid = [stated].iter().chain(&counts).any(fits);
+        let is_valid = [stated, told].iter().chain(&counts).any(fits);
         let expected = !INVALID.iter().any(|name| file.ends_with(name));
         assert_eq!(is_valid, expected, "{file}: {:?}", hlo::verify(&module, stated.0, stated.1));
     }

@@ -102,7 +102,12 @@ fn hlo_and_protos_hold_the_same_module() {
 #[test]
 fn stablehlo_runs_like_the_program_that_it_was_made_of() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    for row in tsv(&root().join("hlo/samples.tsv")) {
+    // XLA ends the process on it.
+    let without_form = "ragged_all_to_all";
+    let refused = spmd_run(["inspect", "--emit", "stablehlo", "hlo/ragged_all_to_all.hlo"]);
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.stderr.contains("XLA makes no StableHLO of ragged-all-to-all"), "{}", refused.stderr);
+    for row in tsv(&root().join("hlo/samples.tsv")).iter().filter(|row| row["name"] != without_form) {
         let name = &row["name"];
         let emitted = folder.path().join(format!("{name}.mlir")).display().to_string();
         inspect(&["--emit", "stablehlo", "-o", &emitted, &format!("hlo/{}", row["file"])]);

@@ -14,6 +14,9 @@ const PASS: &str = "shardy-xla";
 /// XLA before this flag ignores shardings that are not Shardy's; with it on, it ends the process on them.
 const NAMED_SHARDINGS_FLAG: &str = "xla_enable_hlo_sharding_v3";
 
+/// XLA ends the process when it converts one of these.
+const WITHOUT_FORM: &str = "ragged-all-to-all";
+
 /// The module as StableHLO text.
 ///
 /// Before it converts, XLA inlines calls and removes arrays without elements. What only the header of HLO text says of
@@ -23,6 +26,11 @@ const NAMED_SHARDINGS_FLAG: &str = "xla_enable_hlo_sharding_v3";
 /// The module is not valid for these numbers of replicas and partitions, or holds what StableHLO has no form for; or
 /// the plugin has no Shardy.
 pub fn to_stablehlo(plugin: &Plugin, module: &HloModule, replicas: i64, partitions: i64) -> Result<String, Error> {
+    let mut instructions = module.proto.computations.iter().flat_map(|computation| &computation.instructions);
+    if let Some(instruction) = instructions.find(|instruction| instruction.opcode == WITHOUT_FORM) {
+        let message = format!("instruction '{}': XLA makes no StableHLO of {WITHOUT_FORM}", instruction.name);
+        return Err(Error::Malformed(message));
+    }
     let mut module = HloModule { proto: module.proto.clone(), ..HloModule::default() };
     // XLA's conversion drops the device order of groups that are spelled as axes of a mesh.
     groups::expand_replica_groups(&mut module.proto).map_err(|error| Error::Malformed(error.to_string()))?;
