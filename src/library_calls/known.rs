@@ -10,16 +10,18 @@ use crate::hlo::HloModule;
 use crate::lower::{COLLECTIVE_TARGET, LOGICAL_ID_TARGET};
 use crate::proto::{HloComputationProto, HloInstructionProto};
 
-/// Whether a plugin for CPUs can run a custom call that we have no handler for.
+/// Whether custom calls to a target can run on a plugin for CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Availability {
+    /// XLA's compiler or we bring what it needs.
+    Always,
     /// It needs something that no process of ours has.
     Never,
     /// Only the plugin can tell.
     Unknown,
 }
 
-/// A custom-call target of a module that is neither one of XLA's own nor one of ours.
+/// A custom-call target of a module that neither XLA's compiler for CPUs nor we are known to have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnknownTarget {
     /// The target's name.
@@ -32,31 +34,36 @@ pub struct UnknownTarget {
     pub known: String,
 }
 
-/// Targets that XLA's compiler for CPUs itself gives a meaning, as tried with plugins of PJRT C API 0.81 to 0.115.
-const OF_XLA: &[&str] = &[
-    "CreateBuffer",
-    "Eigh",
-    "GetRngSeed",
-    "LayoutConstraint",
-    "MoveToDevice",
-    "MoveToHost",
-    "Pin",
-    "ProductOfElementaryHouseholderReflectors",
-    "Qr",
-    "SPMDFullToShardShape",
-    "SPMDShardToFullShape",
-    "SetBound",
-    "Sharding",
-    "SliceToDynamic",
-    "TopK",
-    "Unpin",
-    "annotate_device_placement",
-];
-
-const OF_XLA_PREFIXES: &[&str] = &["xla.sdy.", "__onednn$"];
-
-/// Beginnings of names, whether CPUs have such targets, and what they are. The first that fits counts.
+/// Names or, with a star, beginnings of names, whether plugins for CPUs have such targets, and what they are. XLA's own
+/// were tried with plugins of PJRT C API 0.81 to 0.115. The first that fits counts.
 const FAMILIES: &[(&[&str], Availability, &str)] = &[
+    (
+        &["Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"],
+        Availability::Always,
+        "an annotation for XLA's partitioner",
+    ),
+    (&["xla.sdy.*"], Availability::Always, "an annotation for Shardy"),
+    (
+        &[
+            "CreateBuffer",
+            "Eigh",
+            "GetRngSeed",
+            "LayoutConstraint",
+            "MoveToDevice",
+            "MoveToHost",
+            "Pin",
+            "ProductOfElementaryHouseholderReflectors",
+            "Qr",
+            "SetBound",
+            "SliceToDynamic",
+            "TopK",
+            "Unpin",
+            "__onednn$*",
+            "annotate_device_placement",
+        ],
+        Availability::Always,
+        "XLA's own",
+    ),
     (
         &["xla_python_cpu_callback", "xla_ffi_python_cpu_callback", "xla_ffi_partitioned_python_cpu_callback"],
         Availability::Never,
@@ -69,37 +76,35 @@ const FAMILIES: &[(&[&str], Availability, &str)] = &[
         "a call back into Python from a GPU: make the program for CPU, without callbacks",
     ),
     (
-        &["tpu_custom_call", "Mosaic", "mosaic_"],
+        &["tpu_custom_call", "mosaic_*"],
         Availability::Never,
         "a Pallas kernel for TPU or GPU: make the program for CPU, where Pallas interprets it",
     ),
     (
         &[
-            "__cublas$",
-            "__cudnn$",
-            "__cusolver$",
-            "__cub$",
-            "__gpu$",
-            "__triton",
-            "triton_kernel_call",
-            "cublas_",
-            "cu_",
-            "cudnn",
-            "cusolver_",
-            "cusparse_",
-            "hip_",
-            "hipblas",
-            "hipsolver_",
-            "hipsparse_",
-            "rocm_",
-            "te_",
-            "fmha",
+            "__cublas$*",
+            "__cudnn$*",
+            "__cusolver$*",
+            "__cub$*",
+            "__gpu$*",
+            "__triton*",
+            "triton_kernel_call*",
+            "cublas_*",
+            "cu_*",
+            "cudnn*",
+            "cusolver_*",
+            "cusparse_*",
+            "hip_*",
+            "hipblas*",
+            "hipsolver_*",
+            "hipsparse_*",
+            "te_*",
         ],
         Availability::Never,
         "a kernel for GPUs: make the program for CPU",
     ),
     (
-        &["lapack_"],
+        &["lapack_*"],
         Availability::Unknown,
         "a LAPACK routine in a form that is not provided here; JAX 0.4.36 and later make the provided ones, \
          lapack_*_ffi",
@@ -110,7 +115,7 @@ const FAMILIES: &[(&[&str], Availability, &str)] = &[
         "JAX's own Fourier transform of older versions; newer ones make an fft instruction",
     ),
     (
-        &["cpu_csr_", "cpu_sparse_", "tridiagonal_solve_perturbed"],
+        &["cpu_csr_*", "cpu_sparse_*", "tridiagonal_solve_perturbed*"],
         Availability::Unknown,
         "a kernel of the jaxlib package",
     ),
@@ -120,24 +125,39 @@ const FAMILIES: &[(&[&str], Availability, &str)] = &[
         "approximate top-k as TPUs have it; StableHLO made for CPU has a form that is expanded",
     ),
     (
-        &["mhlo.", "chlo.", "stablehlo."],
+        &["mhlo.*", "chlo.*", "stablehlo.*"],
         Availability::Unknown,
         "an operation that HLO lacks: give the program as StableHLO",
     ),
 ];
 
-/// The custom-call targets of a module, but for calls that nothing needs, that neither XLA's compiler for CPUs nor [this module](super) has, by name.
+/// The custom-call targets of a module, but for calls that nothing needs, that are not sure to run on CPUs, by name.
 pub fn unknown_targets(module: &HloModule) -> Vec<UnknownTarget> {
-    let mut counts = BTreeMap::new();
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let needed = module.proto.computations.iter().flat_map(needed_instructions);
-    let targets = needed.filter_map(target).filter(|target| !is_known(target));
-    targets.for_each(|target| *counts.entry(target).or_insert(0) += 1);
-    let describe = |(target, count): (&str, usize)| {
-        let family = FAMILIES.iter().find(|(names, ..)| names.iter().any(|name| target.starts_with(name)));
-        let (on_cpu, known) = family.map_or((Availability::Unknown, "nothing is known about it"), |it| (it.1, it.2));
-        UnknownTarget { target: target.to_owned(), count, on_cpu, known: known.to_owned() }
+    needed.filter_map(target).for_each(|target| *counts.entry(target).or_default() += 1);
+    let unknown = counts.into_iter().filter_map(|(target, count)| {
+        let (on_cpu, known) = about(target).unwrap_or((Availability::Unknown, "nothing is known about it"));
+        let unknown = UnknownTarget { target: target.to_owned(), count, on_cpu, known: known.to_owned() };
+        (on_cpu != Availability::Always).then_some(unknown)
+    });
+    unknown.collect()
+}
+
+/// Whether plugins for CPUs can run custom calls to a target, and what it is.
+pub fn about(target: &str) -> Option<(Availability, &'static str)> {
+    if targets().any(|ours| ours == target) {
+        return Some((Availability::Always, "a LAPACK routine, computed by spmd-run"));
+    }
+    if [COLLECTIVE_TARGET, LOGICAL_ID_TARGET].contains(&target) {
+        return Some((Availability::Always, "spmd-run's own"));
+    }
+    let fits = |name: &&str| match name.strip_suffix('*') {
+        Some(beginning) => target.starts_with(beginning),
+        None => target == *name,
     };
-    counts.into_iter().map(describe).collect()
+    let family = FAMILIES.iter().find(|(names, ..)| names.iter().any(fits));
+    family.map(|(_, on_cpu, about)| (*on_cpu, *about))
 }
 
 /// The targets of a module's custom calls, each as often as it is called.
@@ -162,13 +182,6 @@ fn needed_instructions(computation: &HloComputationProto) -> Vec<&HloInstruction
         is_needed
     };
     in_reverse.filter(mark).collect()
-}
-
-fn is_known(target: &str) -> bool {
-    OF_XLA.contains(&target)
-        || OF_XLA_PREFIXES.iter().any(|prefix| target.starts_with(prefix))
-        || [COLLECTIVE_TARGET, LOGICAL_ID_TARGET].contains(&target)
-        || targets().any(|ours| ours == target)
 }
 
 impl fmt::Display for UnknownTarget {
