@@ -205,7 +205,7 @@ fn words(text: &str) -> Vec<(Kind, String)> {
 }
 
 /// Changes one thing.
-fn mutate(words: &mut Vec<(Kind, String)>, random: &mut Random) {
+fn mutate(words: &mut [(Kind, String)], random: &mut Random) {
     let kinds = [
         Kind::Number,
         Kind::Number,

@@ -9,7 +9,6 @@ use crate::proto::{PrimitiveType, ShapeProto};
 pub(super) fn call(site: &Site) -> Check {
     let Some(called) = site.called.first() else { return Ok(()) };
     expect_signature(called, site.operands.iter().map(|operand| &*operand.shape), site.shape())?;
-    expect_inlinable(called)?;
     let aliases = site.instruction.output_operand_aliasing.len();
     ensure!(aliases == 0, "its results alias operands, which those of a call cannot");
     if site.instruction.is_composite {
@@ -20,17 +19,6 @@ pub(super) fn call(site: &Site) -> Check {
         );
     }
     Ok(())
-}
-
-/// XLA puts such computations in the place of the call, and ends the process if it cannot remove a parameter.
-fn expect_inlinable(called: &Signature) -> Check {
-    match called.control_parameter {
-        Some(parameter) => Err(format!(
-            "'{}' has the parameter '{}' as a control predecessor, which XLA cannot inline",
-            called.computation.name, parameter.name
-        )),
-        None => Ok(()),
-    }
 }
 
 /// A fusion's computation may leave operands unused.
@@ -69,7 +57,6 @@ pub(super) fn conditional(site: &Site) -> Check {
     );
     for (index, branch) in site.called.iter().enumerate() {
         expect_signature(branch, std::iter::once(site.operand(index + 1)), site.shape())?;
-        expect_inlinable(branch)?;
     }
     Ok(())
 }

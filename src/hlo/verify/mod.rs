@@ -69,6 +69,7 @@ struct Signature<'a> {
 pub fn verify(module: &HloModule, replicas: i64, partitions: i64) -> Result<(), VerifyError> {
     let proto = &module.proto;
     let source = module.source.as_deref();
+    let is_scheduled = module.config.is_scheduled || proto.schedule.is_set();
     let mut done: HashMap<i64, Signature> = HashMap::new();
     let mut names = HashSet::with_hasher(foldhash::fast::RandomState::default());
     for computation in &proto.computations {
@@ -80,6 +81,9 @@ pub fn verify(module: &HloModule, replicas: i64, partitions: i64) -> Result<(), 
             let at = |message| VerifyError::of_instruction(source, computation, instruction, message);
             let site = Site::resolve(computation, instruction, &seen, &done).map_err(at)?;
             opcodes::check(&site, replicas, partitions).map_err(at)?;
+            if !is_scheduled {
+                opcodes::check_order(&site).map_err(at)?;
+            }
             if !names.insert(instruction.name.as_str()) {
                 return Err(at("its name belongs to another instruction too".to_owned()));
             }

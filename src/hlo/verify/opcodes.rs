@@ -20,6 +20,25 @@ pub(super) fn check(site: &Site, replicas: i64, partitions: i64) -> Check {
     Ok(())
 }
 
+/// The control dependencies that XLA's first passes cannot keep, and end the process over: what they replace must not be
+/// a predecessor. Scheduled modules are past them.
+pub(super) fn check_order(site: &Site) -> Check {
+    for before in &site.control_predecessors {
+        let replaced = matches!(before.opcode.as_str(), "bitcast-convert" | "scatter");
+        ensure!(!replaced, "'{}', a {}, cannot be its control predecessor", before.name, before.opcode);
+    }
+    if !matches!(site.instruction.opcode.as_str(), "call" | "conditional") {
+        return Ok(());
+    }
+    match site.called.iter().find_map(|called| Some((called, called.control_parameter?))) {
+        Some((called, parameter)) => Err(format!(
+            "'{}' has the parameter '{}' as a control predecessor, so it cannot be inlined",
+            called.computation.name, parameter.name
+        )),
+        None => Ok(()),
+    }
+}
+
 /// The parts of some results must be taken one by one: XLA's rewrites of them know no other use.
 fn check_uses(site: &Site) -> Check {
     if site.instruction.opcode == "get-tuple-element" {

@@ -15,6 +15,7 @@ pub(super) struct Site<'a, 'm> {
     /// `None` for opcodes newer than this project.
     pub(super) opcode: Option<&'static Opcode>,
     pub(super) operands: Vec<&'m HloInstructionProto>,
+    pub(super) control_predecessors: Vec<&'m HloInstructionProto>,
     pub(super) called: Vec<&'a Signature<'m>>,
 }
 
@@ -36,7 +37,8 @@ impl<'a, 'm> Site<'a, 'm> {
             })
         };
         let operands = instruction.operand_ids.iter().map(|id| find("operand", id)).collect::<Result<_, _>>()?;
-        instruction.control_predecessor_ids.iter().try_for_each(|id| find("control predecessor", id).map(drop))?;
+        let predecessors = instruction.control_predecessor_ids.iter().map(|id| find("control predecessor", id));
+        let control_predecessors = predecessors.collect::<Result<_, _>>()?;
         let called = instruction.called_computation_ids.iter().map(|id| {
             done.get(id).ok_or_else(|| match *id == computation.id {
                 true => "it calls its own computation, and XLA has no recursion".to_owned(),
@@ -44,7 +46,8 @@ impl<'a, 'm> Site<'a, 'm> {
             })
         });
         let called = called.collect::<Result<_, _>>()?;
-        Ok(Site { instruction, opcode: Opcode::from_name(&instruction.opcode), operands, called })
+        let opcode = Opcode::from_name(&instruction.opcode);
+        Ok(Site { instruction, opcode, operands, control_predecessors, called })
     }
 
     pub(super) fn shape(&self) -> &'m ShapeProto {

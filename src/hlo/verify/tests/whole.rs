@@ -97,6 +97,28 @@ fn the_module_agrees_with_its_entry() {
 }
 
 #[test]
+fn control_dependencies_that_xla_loses_are_refused() {
+    insta::assert_snapshot!(
+        messages(["c = u16[4,2] bitcast-convert(x)\n ROOT r = f32[4] negate(x), control-predecessors={c}"]),
+        @r"
+    c = u16[4,2] bitcast-convert(x)
+     ROOT r = f32[4] negate(x), control-predecessors={c}
+        'c', a bitcast-convert, cannot be its control predecessor
+    "
+    );
+    let text = "HloModule m
+        called {
+          x = f32[4] parameter(0)
+          ROOT r = f32[4] negate(x), control-predecessors={x}
+        }
+        ENTRY main {
+          x = f32[4] parameter(0)
+          ROOT r = f32[4] call(x), to_apply=called
+        }";
+    insta::assert_snapshot!(message_of(&parse(text, "m").unwrap()), @"'called' has the parameter 'x' as a control predecessor, so it cannot be inlined");
+}
+
+#[test]
 fn unknown_element_types_are_refused() {
     insta::assert_snapshot!(
         damaged(|module| main_of(module).instructions[0].shape.get_or_insert_default().element_type = 99.into()),
