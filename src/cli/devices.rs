@@ -5,7 +5,7 @@ use serde_json::json;
 use spmd_run::plugins;
 use spmd_run::runtime::{Runtime, Topology};
 
-use super::job::{JobOptions, Role};
+use super::job::{JobOptions, Role, launch};
 use super::report::{id_range, print, table};
 use super::{Failure, Format};
 
@@ -20,7 +20,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
     let membership = match job.role()? {
         Role::Launcher { processes } => {
             plugins::find(job.plugin.as_deref())?;
-            return job.launch(processes, None);
+            return launch(processes, None);
         }
         Role::Controller(membership) => membership,
     };

@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use spmd_run::launch::{self, ControllerEnv, LocalJob};
 use spmd_run::rendezvous::{self, Abort, JobToken, JoinError, JoinOptions, Rendezvous};
 use spmd_run::runtime::{DataPlaneOptions, World};
+use spmd_run::transport::mesh::Choice;
 
 use super::{Failure, Format, exit};
 
@@ -26,7 +27,7 @@ pub struct JobOptions {
     #[arg(long, value_name = "NAME|PATH")]
     pub plugin: Option<String>,
 
-    /// Data plane between processes
+    /// Data plane between processes; auto takes shared memory where two processes can have it, else TCP
     #[arg(long, value_enum, default_value = "auto")]
     transport: Transport,
 
@@ -66,7 +67,6 @@ pub struct JobOptions {
 enum Transport {
     Auto,
     Tcp,
-    #[value(hide = true)]
     Shm,
     #[value(hide = true)]
     Mpi,
@@ -136,20 +136,6 @@ impl JobOptions {
         Ok(Role::Launcher { processes: self.processes.unwrap_or(1) })
     }
 
-    /// Starts this very command in every controller process and waits for the job's end. `subject` is what the job is
-    /// about, for messages.
-    pub fn launch(&self, processes: u32, subject: Option<&Path>) -> Result<u8, Failure> {
-        let program = std::env::current_exe().map_err(Failure::program)?;
-        let job = LocalJob { args: std::env::args_os().skip(1).collect(), ..LocalJob::new(processes, program) };
-        let outcome = launch::local(&job).map_err(Failure::program)?;
-        // A process that fails by itself has said why.
-        if !(0..=3).contains(&outcome.exit_code()) {
-            let subject = subject.map_or(String::new(), |subject| format!("{}: ", subject.display()));
-            eprintln!("error: {subject}{outcome}{}", advice(&outcome));
-        }
-        Ok(outcome.exit_code())
-    }
-
     fn token(&self) -> Result<Option<JobToken>, Failure> {
         let Some(file) = &self.token_file else {
             return ControllerEnv::token_from_env().map_err(Failure::wrong_usage);
@@ -164,7 +150,6 @@ impl JobOptions {
             ("--hosts", self.later.hosts.is_some()),
             ("--hostfile", self.later.hostfile.is_some()),
             ("--slices", self.later.slices.is_some()),
-            ("--transport shm", self.transport == Transport::Shm),
             ("--transport mpi", self.transport == Transport::Mpi),
         ];
         match later.iter().find(|(_, given)| *given) {
@@ -192,6 +177,11 @@ impl Membership {
         let data_plane = DataPlaneOptions {
             address: address_towards(&options.coordinator),
             secret: options.token.as_ref().map_or([0; 32], |token| token.derive_key("spmd-run 2026 data plane")),
+            transport: match job.transport {
+                Transport::Tcp => Choice::Tcp,
+                Transport::Shm => Choice::Shm,
+                Transport::Auto | Transport::Mpi => Choice::Auto,
+            },
         };
         let world = World::of(Rendezvous::join(options).map_err(join_failure)?, job.stall_timeout);
         watch_time(job.timeout, world.clone(), launched);
@@ -205,6 +195,20 @@ impl Membership {
             None => failure,
         })
     }
+}
+
+/// Starts this very command in every controller process and waits for the job's end. `subject` is what the job is
+/// about, for messages.
+pub fn launch(processes: u32, subject: Option<&Path>) -> Result<u8, Failure> {
+    let program = std::env::current_exe().map_err(Failure::program)?;
+    let job = LocalJob { args: std::env::args_os().skip(1).collect(), ..LocalJob::new(processes, program) };
+    let outcome = launch::local(&job).map_err(Failure::program)?;
+    // A process that fails by itself has said why.
+    if !(0..=3).contains(&outcome.exit_code()) {
+        let subject = subject.map_or(String::new(), |subject| format!("{}: ", subject.display()));
+        eprintln!("error: {subject}{outcome}{}", advice(&outcome));
+    }
+    Ok(outcome.exit_code())
 }
 
 /// What to do when a signal ended a controller that nobody sent it.

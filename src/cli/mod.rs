@@ -2,8 +2,11 @@
 
 mod devices;
 mod failure;
+mod inspect;
 mod job;
+mod memory;
 mod plugin;
+mod program;
 mod report;
 mod run;
 
@@ -34,6 +37,8 @@ enum Command {
     Run(run::Options),
     /// Show the global device view: counts and a table of processes
     Devices(devices::Options),
+    /// Show what a program is and what it will do, or the program itself at any stage; nothing is run
+    Inspect(inspect::Options),
     /// List known PJRT plugins, or install one
     Plugin(plugin::Options),
 }
@@ -45,11 +50,12 @@ enum Format {
     Json,
 }
 
-const COMMANDS: [&str; 4] = ["run", "devices", "plugin", "help"];
-const NOT_YET: [&str; 4] = ["bench", "inspect", "status", "coordinator"];
+const COMMANDS: [&str; 5] = ["run", "devices", "inspect", "plugin", "help"];
+const NOT_YET: [&str; 3] = ["bench", "status", "coordinator"];
 
 /// Parses the arguments, runs the command and turns a failure into its message and exit code.
 pub fn main() -> u8 {
+    memory::use_huge_pages();
     let arguments = match with_default_command(std::env::args_os().collect()) {
         Ok(arguments) => arguments,
         Err(failure) => return failure.report(),
@@ -69,6 +75,7 @@ pub fn main() -> u8 {
     let outcome = match cli.command {
         Command::Run(options) => run::main(options),
         Command::Devices(options) => devices::main(options),
+        Command::Inspect(options) => inspect::main(options),
         Command::Plugin(options) => plugin::main(options),
     };
     match outcome {

@@ -27,8 +27,13 @@ pub fn table(columns: &[&str], rows: &[Vec<String>]) -> String {
 
 /// Writes text to standard output. Whoever reads it may have read enough.
 pub fn print(text: &str) -> Result<(), Failure> {
+    print_bytes(text.as_bytes())
+}
+
+/// As [`print`], for bytes that are no text.
+pub fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Failure::program(anyhow::Error::new(error).context("cannot write to standard output")))
         }

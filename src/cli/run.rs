@@ -10,33 +10,23 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use spmd_run::hlo::{self, HloModule, ParseError, Program};
+use spmd_run::hlo::{HloModule, Program};
 use spmd_run::host_array::Fill;
-use spmd_run::launch::phase;
-use spmd_run::partition::{self, Counts};
-use spmd_run::pjrt::Plugin;
 use spmd_run::plugins;
-use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Request, Runtime, RuntimeError, StepTimes, World};
+use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Runtime, RuntimeError, StepTimes, World};
 
-use super::job::{JobOptions, Role};
-use super::{Failure, meant_command};
+use super::Failure;
+use super::job::{JobOptions, Role, launch};
+use super::program::{ProgramOptions, load_plugin};
 use outputs::Report;
 
 #[derive(Args)]
 pub struct Options {
-    /// HLO text, HloModuleProto, HloProto, StableHLO text or MLIR bytecode; told apart by content
-    program: PathBuf,
+    #[command(flatten)]
+    program: ProgramOptions,
 
     #[command(flatten)]
     job: JobOptions,
-
-    /// Partitions of the program, where it does not say
-    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
-    num_partitions: Option<u32>,
-
-    /// Replicas of the program, where it does not say
-    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
-    num_replicas: Option<u32>,
 
     /// Global arguments arg0, arg1, … in flattened order
     #[arg(long, value_name = "FILE.npz")]
@@ -114,19 +104,15 @@ pub fn main(options: Options) -> Result<u8, Failure> {
     let membership = match options.job.role()? {
         Role::Launcher { processes } => {
             // Most mistakes show before a process is started, and then only once.
-            let program = load_program(&options.program, &read(&options.program)?)?;
-            let counts = partition::program_counts(&program);
-            if !needs_import(&program, counts) {
-                options.plan(&program, counts, processes)?;
-            }
+            options.program.check(processes, options.job.devices_per_process)?;
             options.check_files()?;
             plugins::find(options.job.plugin.as_deref())?;
-            return options.job.launch(processes, Some(&options.program));
+            return launch(processes, Some(&options.program.program));
         }
         Role::Controller(membership) => membership,
     };
     membership.take_part(&options.job, |world, data_plane| {
-        let bytes = read(&options.program)?;
+        let bytes = options.program.read()?;
         same_program(&world, &bytes)?;
         let mine = match world.process_index() {
             0 => {
@@ -137,38 +123,6 @@ pub fn main(options: Options) -> Result<u8, Failure> {
         };
         options.run(world, data_plane, &bytes, mine)
     })
-}
-
-/// MLIR bytecode tells its counts to XLA only.
-fn needs_import(program: &Program, counts: Counts) -> bool {
-    matches!(program, Program::Mlir(_)) && counts == Counts::default()
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    let program = std::fs::read(path).with_context(|| path.display().to_string());
-    program.map_err(|error| match meant_command(&path.to_string_lossy()) {
-        Some(command) => Failure::usage(format!(
-            "{}: there is no such file; if the command is meant, put it first: spmd-run {command}",
-            path.display()
-        )),
-        None => Failure::program(error),
-    })
-}
-
-fn load_program(path: &Path, bytes: &[u8]) -> Result<Program, Failure> {
-    hlo::load(bytes, &path.display().to_string()).map_err(Failure::program)
-}
-
-/// Why a program does not compile, with its file and with the place in it where that is known.
-fn in_program(path: &Path, bytes: &[u8], error: RuntimeError) -> Failure {
-    if error.is_of_peer() {
-        return error.into();
-    }
-    let path = path.display().to_string();
-    match ParseError::from_mlir_diagnostic(&path, bytes, &error.to_string()) {
-        Some(error) => Failure::program(error),
-        None => Failure::program(anyhow::Error::new(error).context(path)),
-    }
 }
 
 /// Checks that all processes were given the same file.
@@ -223,53 +177,19 @@ impl Options {
 
     /// The program, and the job that it makes.
     fn prepare(&self, bytes: &[u8], processes: u32) -> Result<(Plan, Program), Failure> {
-        let program = load_program(&self.program, bytes)?;
-        let mut counts = partition::program_counts(&program);
-        if needs_import(&program, counts) {
-            let plugin = plugins::find(self.job.plugin.as_deref())?;
-            let plugin = Plugin::load(&plugin.path).map_err(Failure::program)?;
-            phase::enter("importing the program");
-            let module =
-                partition::import(&plugin, &program).map_err(|error| in_program(&self.program, bytes, error.into()))?;
-            counts = partition::program_counts(&Program::Hlo(module));
-        }
-        let plan = self.plan(&program, counts, processes)?;
+        let (program, _) = self.program.load(bytes)?;
+        let counts = self.program.counts(&program, bytes, || load_plugin(self.job.plugin.as_deref()))?;
+        let plan = self.program.plan(&program, counts, processes, self.job.devices_per_process)?;
         if let Program::Hlo(HloModule { elided_constants, .. }) = &program
             && let Some(name) = elided_constants.first()
         {
             tracing::warn!(
                 "{}: the text leaves out the values of '{name}', as of {} constants in all: the results mean nothing",
-                self.program.display(),
+                self.program.name(),
                 elided_constants.len()
             );
         }
         Ok((plan, program))
-    }
-
-    /// Matches program and devices. Options may not contradict the program's header, and count more than `counts` that
-    /// are only concluded from its shardings and collectives.
-    fn plan(&self, program: &Program, counts: Counts, processes: u32) -> Result<Plan, Failure> {
-        let stated = match program {
-            Program::Hlo(module) => {
-                Counts { replicas: module.config.replica_count, partitions: module.config.num_partitions }
-            }
-            Program::Mlir(_) => partition::program_counts(program),
-        };
-        let request = Request {
-            program_replicas: count(stated.replicas),
-            program_partitions: count(stated.partitions),
-            replicas: self.num_replicas.map(u64::from).or(count(counts.replicas)),
-            partitions: self.num_partitions.map(u64::from).or(count(counts.partitions)),
-            processes,
-            devices_per_process: self.job.devices_per_process,
-        };
-        let plan = Plan::new(&request).map_err(Failure::program)?;
-        if let Program::Hlo(module) = program {
-            hlo::verify(module, plan.replicas.into(), plan.partitions.into())
-                .with_context(|| self.program.display().to_string())
-                .map_err(Failure::program)?;
-        }
-        Ok(plan)
     }
 
     /// What all processes must do alike, whatever their own options say.
@@ -292,7 +212,7 @@ impl Options {
             world.from_first("plan", || Ok::<_, RuntimeError>((plan.ok_or(RuntimeError::NoProgram)?, self.steps())))?;
         let runtime = Runtime::open(world, &plugin.path, plan.devices_per_process, data_plane)?;
         let executable =
-            Executable::compile(&runtime, plan, program).map_err(|error| in_program(&self.program, bytes, error))?;
+            Executable::compile(&runtime, plan, program).map_err(|error| self.program.failure(bytes, error))?;
         let is_first = runtime.world().process_index() == 0;
         let mut report = Report::new(&runtime, &executable, plan, self.job.format);
         if steps.check {
@@ -326,9 +246,4 @@ impl Options {
         }
         Ok(0)
     }
-}
-
-/// A count that a program states; one below 1 is the verifier's to refuse.
-fn count(number: Option<i64>) -> Option<u64> {
-    number.map(|number| u64::try_from(number).unwrap_or_default().max(1))
 }

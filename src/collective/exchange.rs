@@ -14,10 +14,13 @@ pub(super) struct InstanceId {
 }
 
 /// Bits of a tag's fourth word that hold the step; the trip takes the rest.
-const STEP_BITS: u32 = 8;
+const STEP_BITS: u32 = 28;
+
+/// The step of a call's first messages where these only say that a process is there.
+pub(super) const MEETING: u32 = (1 << STEP_BITS) - 1;
 
 impl InstanceId {
-    fn tag(&self, digest: u64, step: u8) -> Tag {
+    fn tag(&self, digest: u64, step: u32) -> Tag {
         let place = u64::from(self.key) << 32 | u64::from(self.group);
         Tag([self.program, self.run, place, self.trip << STEP_BITS | u64::from(step), digest])
     }
@@ -30,8 +33,8 @@ impl InstanceId {
     }
 }
 
-/// The messages of one call. Each pair of processes that exchanges anything does so in both directions in step 0, if
-/// only an empty message: so no process runs ahead of one that takes its data, and each sees where the other is.
+/// The messages of one call. Each pair of processes that exchanges anything does so in both directions in its first step,
+/// if only an empty message: so no process runs ahead of one that takes its data, and each sees where the other is.
 pub(super) struct Exchange<'a> {
     pub transport: Option<&'a dyn Transport>,
     pub id: InstanceId,
@@ -45,18 +48,29 @@ impl<'a> Exchange<'a> {
     ///
     /// # Safety
     /// As for [`Receive::post`].
-    pub unsafe fn post(&self, from: u32, step: u8, into: Vec<Segment>) -> Result<Receive<'a>, TransportError> {
+    pub unsafe fn post(&self, from: u32, step: u32, into: Vec<Segment>) -> Result<Receive<'a>, TransportError> {
         // SAFETY: handed on to our caller.
         unsafe { Receive::post(self.transport()?, from, self.id.tag(self.digest, step), into, self.deadline) }
     }
 
-    pub fn send(&self, to: u32, step: u8, data: &[IoSlice<'_>]) -> Result<(), TransportError> {
+    pub fn send(&self, to: u32, step: u32, data: &[IoSlice<'_>]) -> Result<(), TransportError> {
         let tag = self.id.tag(self.digest, step);
         self.waiting_for(to, |wait| self.transport()?.send(to, tag, data, wait))
     }
 
     pub fn finish(&self, from: u32, receive: Receive<'_>) -> Result<(), TransportError> {
         self.waiting_for(from, |wait| receive.finish(wait))
+    }
+
+    /// Shows the small message of `step` from process `from`, for which no memory was provided, to `with`.
+    pub fn take(&self, from: u32, step: u32, len: usize, with: &mut dyn FnMut(&[u8])) -> Result<(), TransportError> {
+        let tag = self.id.tag(self.digest, step);
+        self.waiting_for(from, |wait| self.transport()?.take(from, tag, len, wait, with))
+    }
+
+    /// Waits for moments until the small message of `step` from process `from` is there; whether it is.
+    pub fn arrives_soon(&self, from: u32, step: u32) -> bool {
+        self.transport.is_some_and(|transport| transport.arrives_soon(from, self.id.tag(self.digest, step)))
     }
 
     fn waiting_for<R>(&self, peer: u32, call: impl FnOnce(&Wait<'_>) -> R) -> R {

@@ -15,9 +15,11 @@ mod error;
 mod exchange;
 mod group;
 mod movement;
+mod piece;
 mod ragged;
 mod reduce;
 mod reduction;
+mod repeat;
 mod scratch;
 mod spec;
 
@@ -25,4 +27,5 @@ pub use buffer::{Input, Output};
 pub use engine::{Communicator, Limits, ProgramCollectives};
 pub use error::CollectiveError;
 pub use group::World;
+pub use repeat::Repeated;
 pub use spec::{ArraySpec, CollectiveKind, CollectiveSpec, ReduceOp};

@@ -13,7 +13,7 @@ use super::group::Group;
 use super::scratch::{Scratch, ScratchPool};
 use super::spec::{ArraySpec, CollectiveKind, CollectiveSpec};
 
-const STEP: u8 = 0;
+const STEP: u32 = 0;
 
 /// Equally spaced blocks of bytes in a buffer.
 #[derive(Clone, Copy, Debug)]
@@ -96,6 +96,17 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    /// The other processes that take part.
+    pub fn processes(&self) -> impl Iterator<Item = u32> {
+        self.peers.iter().map(|(process, ..)| *process)
+    }
+
+    /// Whether no message is longer than `limit` bytes.
+    pub fn is_small(&self, limit: usize) -> bool {
+        let mut messages = self.peers.iter().flat_map(|(_, sends, receives)| [sends, receives]);
+        messages.all(|transfers| transfers.iter().map(|transfer| transfer.source.size()).sum::<usize>() <= limit)
+    }
+
     /// The plan of a checked instruction; empty if it does not only move elements.
     pub fn new(spec: &CollectiveSpec, group: &Group) -> Plan {
         let sources = match &spec.kind {
@@ -207,12 +218,7 @@ pub(super) fn run(
     for (process, sends, _) in &plan.peers {
         send(*process, sends, calls, exchange, scratch)?;
     }
-    for transfer in &plan.local {
-        copy_locally(transfer, calls);
-    }
-    for &rank in &plan.zero {
-        call_of(calls, rank).results.iter_mut().for_each(|result| result.bytes_mut().fill(0));
-    }
+    move_locally(plan, calls);
     for (process, receive) in posted {
         exchange.finish(process, receive)?;
     }
@@ -223,6 +229,41 @@ pub(super) fn run(
         spread(calls);
     }
     Ok(())
+}
+
+/// The first half of a collective whose messages are small: gives away what others need.
+pub(super) fn begin(
+    plan: &Plan,
+    calls: &mut [Call],
+    exchange: &Exchange<'_>,
+    scratch: &ScratchPool,
+) -> Result<(), TransportError> {
+    for (process, sends, _) in &plan.peers {
+        send(*process, sends, calls, exchange, scratch)?;
+    }
+    move_locally(plan, calls);
+    Ok(())
+}
+
+/// The second half: puts what others gave where it belongs.
+pub(super) fn finish(plan: &Plan, calls: &mut [Call], exchange: &Exchange<'_>) -> Result<(), TransportError> {
+    for (process, _, receives) in &plan.peers {
+        let len = receives.iter().map(|transfer| transfer.target.size()).sum();
+        exchange.take(*process, STEP, len, &mut |message| unpack(message, receives, calls))?;
+    }
+    if plan.spread {
+        spread(calls);
+    }
+    Ok(())
+}
+
+fn move_locally(plan: &Plan, calls: &mut [Call]) {
+    for transfer in &plan.local {
+        copy_locally(transfer, calls);
+    }
+    for &rank in &plan.zero {
+        call_of(calls, rank).results.iter_mut().for_each(|result| result.bytes_mut().fill(0));
+    }
 }
 
 /// Copies the first call's results to the other calls.
@@ -315,12 +356,17 @@ impl<'a> Incoming<'a> {
     }
 
     fn unpack(self, calls: &mut [Call]) {
-        let Some(packed) = &self.packed else { return };
-        let mut rest = &packed[..];
-        for transfer in self.transfers {
-            let (part, tail) = rest.split_at(transfer.target.size());
-            transfer.target.unpack(part, &mut call_of(calls, transfer.to).results[transfer.result]);
-            rest = tail;
+        if let Some(packed) = &self.packed {
+            unpack(packed, self.transfers, calls);
         }
+    }
+}
+
+/// Copies the bytes of transfers, one after the other, to where they belong.
+fn unpack(mut packed: &[u8], transfers: &[Transfer], calls: &mut [Call]) {
+    for transfer in transfers {
+        let (part, rest) = packed.split_at(transfer.target.size());
+        transfer.target.unpack(part, &mut call_of(calls, transfer.to).results[transfer.result]);
+        packed = rest;
     }
 }

@@ -10,8 +10,8 @@ use super::scratch::{Scratch, ScratchPool};
 use super::spec::CollectiveSpec;
 
 /// Where rows go, then the rows.
-const TARGETS: u8 = 0;
-const ROWS: u8 = 1;
+const TARGETS: u32 = 0;
+const ROWS: u32 = 1;
 
 const INPUT: usize = 0;
 const OUTPUT: usize = 1;

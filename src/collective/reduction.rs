@@ -1,5 +1,7 @@
 //! The collectives that combine elements. Each process combines its local operands in rank order; these partial results
 //! are combined in process order, so every process computes the same.
+//!
+//! Arrays go in pieces: while one is combined, the next one is on its way.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -10,32 +12,37 @@ use crate::transport::{Segment, TransportError};
 use super::buffer::Input;
 use super::engine::Call;
 use super::exchange::Exchange;
-use super::group::{Group, Part};
+use super::group;
+use super::group::Group;
 use super::movement::{Blocks, spread};
+use super::piece::{Part, Piece, cut, largest_size};
 use super::reduce::{Source, fold, is_widened, partial_size};
 use super::scratch::{Scratch, ScratchPool};
-use super::spec::{ArraySpec, CollectiveSpec, ReduceOp};
+use super::spec::{ArraySpec, CollectiveKind, CollectiveSpec, ReduceOp};
 
-/// Partial results go to whoever combines them, and the combined ones to everyone.
-const PARTIAL: u8 = 0;
-const COMBINED: u8 = 1;
-
-/// Up to this size every process sends its partial result to every other one: one step instead of two.
+/// Up to this size every process sends its partial result to every other one: one step instead of two. Two processes
+/// always do, as they move no more bytes that way.
 const DIRECT_LIMIT: usize = 32 << 10;
 
-/// The same with two processes, where it moves no more bytes.
-const DIRECT_LIMIT_OF_TWO: usize = 256 << 10;
+/// The step in which a piece's partial results go to whoever combines them, and the one in which these hand it on.
+fn partial(piece: usize) -> u32 {
+    2 * piece as u32
+}
+
+fn combined(piece: usize) -> u32 {
+    2 * piece as u32 + 1
+}
 
 /// Whether a process with these members holds its partial results as f32.
-fn is_wide(part: &Part, dtype: DType) -> bool {
+fn is_wide(part: &group::Part, dtype: DType) -> bool {
     part.ranks.len() > 1 && is_widened(dtype)
 }
 
-fn width(part: &Part, dtype: DType) -> usize {
+fn width(part: &group::Part, dtype: DType) -> usize {
     partial_size(dtype, is_wide(part, dtype))
 }
 
-fn source<'a>(part: &Part, dtype: DType, bytes: &'a [u8]) -> Source<'a> {
+fn source<'a>(part: &group::Part, dtype: DType, bytes: &'a [u8]) -> Source<'a> {
     if is_wide(part, dtype) { Source::Wide(bytes) } else { Source::Native(bytes) }
 }
 
@@ -43,333 +50,451 @@ fn scale(elements: &Range<usize>, width: usize) -> Range<usize> {
     elements.start * width..elements.end * width
 }
 
-/// The elements that process `index` of `count` combines, of an array of `len`.
-fn chunk(len: usize, index: usize, count: usize) -> Range<usize> {
-    let start = |index: usize| len / count * index + (len % count).min(index);
-    start(index)..start(index + 1)
+/// A reduction within one group. `calls` are the local devices' in rank order everywhere.
+pub(super) struct Reduction<'a> {
+    pub spec: &'a CollectiveSpec,
+    pub op: ReduceOp,
+    /// The dimension that a reduce-scatter cuts; `None` for an all-reduce.
+    pub scatter: Option<usize>,
+    pub group: &'a Group,
+    pub scratch: &'a ScratchPool,
 }
 
-/// One all-reduce between several processes. The results of the first local device serve as memory.
-struct AllReduce<'a> {
-    spec: &'a CollectiveSpec,
-    op: ReduceOp,
-    group: &'a Group,
-    /// Elements per operand.
-    lens: Vec<usize>,
-    /// The operands of the only local device, which are the partial results then.
-    only: Option<Vec<Input>>,
-    /// Widened partial results of several local devices, per operand; the others are in the results.
-    wide: Vec<Option<Scratch<'a>>>,
+/// What this process contributes to pieces for one process of a reduce-scatter: where it lies in the only operand, or
+/// packed or combined in memory of its own.
+enum Slices<'a> {
+    InPlace,
+    Combined { bytes: Scratch<'a>, starts: Vec<usize> },
 }
 
-/// Runs an all-reduce. `calls` are the local devices' in rank order.
-pub(super) fn all_reduce(
-    spec: &CollectiveSpec,
-    op: ReduceOp,
-    group: &Group,
-    calls: &mut [Call],
-    exchange: &Exchange<'_>,
-    scratch: &ScratchPool,
-) -> Result<(), TransportError> {
-    if group.parts.len() == 1 {
-        for (index, array) in spec.operands.iter().enumerate() {
-            let operands: Vec<Input> = calls.iter().map(|call| call.args[index]).collect();
-            let sources: Vec<Source> = operands.iter().map(|operand| Source::Native(operand.bytes())).collect();
-            fold(op, array.dtype, &sources, calls[0].results[index].bytes_mut(), false);
+/// Whether one message to each process and one from each, none longer than `limit`, is all that a reduction takes.
+pub(super) fn is_one_step(spec: &CollectiveSpec, group: &Group, limit: usize) -> bool {
+    match spec.kind {
+        CollectiveKind::ReduceScatter { .. } => {
+            let ranks = group.parts.iter().map(|part| part.ranks.len()).max().unwrap_or(1);
+            largest_size(&spec.results).saturating_mul(ranks) <= limit
         }
-    } else {
-        let size: usize = spec.operands.iter().filter_map(ArraySpec::size).sum();
-        let limit = if group.parts.len() == 2 { DIRECT_LIMIT_OF_TWO } else { DIRECT_LIMIT };
-        let reduction = AllReduce::new(spec, op, group, calls, scratch);
-        if size <= limit {
-            reduction.directly(calls, exchange, scratch)?;
-        } else {
-            reduction.by_chunks(calls, exchange, scratch)?;
+        _ => {
+            let size = largest_size(&spec.operands);
+            size <= limit && is_direct(size, group)
         }
     }
-    spread(calls);
-    Ok(())
 }
 
-impl<'a> AllReduce<'a> {
-    fn new(
-        spec: &'a CollectiveSpec,
-        op: ReduceOp,
-        group: &'a Group,
-        calls: &mut [Call],
-        scratch: &'a ScratchPool,
-    ) -> AllReduce<'a> {
-        let lens: Vec<usize> = spec.operands.iter().map(|array| array.num_elements().unwrap_or(0)).collect();
-        let mut wide = Vec::new();
-        let only = match calls {
-            [only] => Some(only.args.clone()),
-            _ => None,
-        };
-        for (index, (array, len)) in spec.operands.iter().zip(&lens).enumerate().filter(|_| only.is_none()) {
-            let operands: Vec<Input> = calls.iter().map(|call| call.args[index]).collect();
-            let sources: Vec<Source> = operands.iter().map(|operand| Source::Native(operand.bytes())).collect();
-            if is_widened(array.dtype) {
-                let mut sums = scratch.take(len * size_of::<f32>());
-                fold(op, array.dtype, &sources, &mut sums, true);
-                wide.push(Some(sums));
-            } else {
-                fold(op, array.dtype, &sources, calls[0].results[index].bytes_mut(), false);
-                wide.push(None);
+fn is_direct(size: usize, group: &Group) -> bool {
+    group.parts.len() == 2 || size <= DIRECT_LIMIT
+}
+
+impl<'a> Reduction<'a> {
+    /// The first half of a reduction in one step: gives away what others need.
+    pub fn begin(&self, calls: &mut [Call], exchange: &Exchange<'_>) -> Result<(), TransportError> {
+        match self.scatter {
+            Some(dim) => {
+                for part in self.group.peers() {
+                    let slices = self.slices(calls, dim, part);
+                    self.give_slices(calls, dim, part, &slices, 0, &self.scattered(part).concat(), exchange)?;
+                }
+                Ok(())
+            }
+            None => self.give_to_all(calls, exchange, 0, &self.whole().concat()),
+        }
+    }
+
+    /// The second half: combines what others gave.
+    pub fn finish(&self, calls: &mut [Call], exchange: &Exchange<'_>) -> Result<(), TransportError> {
+        match self.scatter {
+            Some(dim) => {
+                let mine = self.mine();
+                let slices = self.slices(calls, dim, mine);
+                self.combine_slices(calls, dim, &slices, 0, &self.scattered(mine).concat(), exchange)
+            }
+            None => {
+                self.combine(calls, exchange, 0, &self.whole().concat())?;
+                spread(calls);
+                Ok(())
             }
         }
-        AllReduce { spec, op, group, lens, only, wide }
     }
 
-    fn mine(&self) -> &Part {
+    /// Runs the whole reduction.
+    pub fn run(&self, calls: &mut [Call], exchange: &Exchange<'_>) -> Result<(), TransportError> {
+        if let Some(dim) = self.scatter {
+            return self.reduce_scatter(calls, dim, exchange);
+        }
+        if self.group.parts.len() == 1 {
+            self.whole().iter().for_each(|piece| self.combine_locally(calls, piece));
+        } else if is_direct(largest_size(&self.spec.operands), self.group) {
+            self.directly(calls, exchange)?;
+        } else {
+            self.by_slices(calls, exchange)?;
+        }
+        spread(calls);
+        Ok(())
+    }
+
+    fn mine(&self) -> &group::Part {
         &self.group.parts[self.group.mine]
     }
 
-    /// Bytes of a part's partial results for the elements that `elements` picks from each operand.
-    fn partial_size(&self, part: &Part, elements: impl Fn(usize) -> Range<usize>) -> usize {
-        let arrays = self.spec.operands.iter().zip(&self.lens);
-        arrays.map(|(array, &len)| elements(len).len() * width(part, array.dtype)).sum()
+    fn dtype(&self, part: &Part) -> DType {
+        self.spec.operands[part.array].dtype
     }
 
-    /// This process' partial results for the elements that `elements` picks from each operand.
-    fn partials<'b>(&'b self, calls: &'b [Call], elements: impl Fn(usize) -> Range<usize>) -> Vec<IoSlice<'b>> {
-        let part = |(index, (array, &len)): (usize, (&ArraySpec, &usize))| {
-            let range = scale(&elements(len), width(self.mine(), array.dtype));
-            IoSlice::new(match (&self.only, self.wide.get(index)) {
-                (Some(operands), _) => &operands[index].bytes()[range],
-                (None, Some(Some(sums))) => &sums[range],
-                (None, _) => calls[0].results[index].part(range),
-            })
-        };
-        self.spec.operands.iter().zip(&self.lens).enumerate().map(part).collect()
+    /// Bytes of a piece as `from` sends it.
+    fn size(&self, from: &group::Part, piece: &Piece) -> usize {
+        piece.iter().map(|part| part.elements.len() * width(from, self.dtype(part))).sum()
     }
 
-    /// Combines the partial results of all processes for the elements that `elements` picks. `partials` holds the
-    /// other processes', in the order of the group's peers.
-    fn combine(&self, calls: &mut [Call], partials: &[Scratch<'_>], elements: impl Fn(usize) -> Range<usize>) {
-        let mut of_part: Vec<Option<&[u8]>> = vec![None; self.group.parts.len()];
-        for (offset, partial) in partials.iter().enumerate() {
-            let index = (self.group.mine + 1 + offset) % self.group.parts.len();
-            of_part[index] = Some(partial);
-        }
-        for (index, (array, &len)) in self.spec.operands.iter().zip(&self.lens).enumerate() {
-            let elements = elements(len);
-            let mut sources = Vec::with_capacity(of_part.len());
-            for (part, rest) in self.group.parts.iter().zip(&mut of_part) {
-                sources.push(match rest {
-                    Some(bytes) => {
-                        let (head, tail) = bytes.split_at(elements.len() * width(part, array.dtype));
-                        *bytes = tail;
-                        source(part, array.dtype, head)
-                    }
-                    None => self.own_source(index, array, &elements),
-                });
+    /// The pieces of all operands.
+    fn whole(&self) -> Vec<Piece> {
+        self.pieces(|len| 0..len)
+    }
+
+    /// The pieces of those elements that `elements` picks from each operand.
+    fn pieces(&self, elements: impl Fn(usize) -> Range<usize>) -> Vec<Piece> {
+        let arrays = self.spec.operands.iter().map(|array| array.num_elements().unwrap_or(0)).enumerate();
+        cut(&self.spec.operands, arrays.map(|(array, len)| Part { array, rank: 0, elements: elements(len) }))
+    }
+
+    /// Combines the local operands of an all-reduce into the first device's results, unless there is only one device or
+    /// the partial results are wider.
+    fn combine_locally(&self, calls: &mut [Call], piece: &Piece) {
+        let alone = self.group.parts.len() == 1;
+        for part in piece {
+            let dtype = self.dtype(part);
+            if alone || calls.len() > 1 && !is_widened(dtype) {
+                let range = scale(&part.elements, dtype.size());
+                let operands: Vec<Input> = calls.iter().map(|call| call.args[part.array]).collect();
+                let sources: Vec<Source> =
+                    operands.iter().map(|operand| Source::Native(&operand.bytes()[range.clone()])).collect();
+                fold(self.op, dtype, &sources, calls[0].results[part.array].part_mut(range), false);
             }
-            let target = calls[0].results[index].part_mut(scale(&elements, array.dtype.size()));
-            fold(self.op, array.dtype, &sources, target, false);
         }
     }
 
-    fn own_source(&self, index: usize, array: &ArraySpec, elements: &Range<usize>) -> Source<'_> {
-        match (&self.only, self.wide.get(index)) {
-            (Some(operands), _) => Source::Native(&operands[index].bytes()[scale(elements, array.dtype.size())]),
-            (None, Some(Some(sums))) => Source::Wide(&sums[scale(elements, size_of::<f32>())]),
-            (None, _) => Source::Target,
+    /// Combines the local operands of an all-reduce that are to be wider, one part of the piece after the other.
+    fn wide_partials(&self, calls: &[Call], piece: &Piece) -> Scratch<'a> {
+        let wide = |part: &&Part| is_wide(self.mine(), self.dtype(part));
+        let size = |part: &Part| part.elements.len() * size_of::<f32>();
+        let mut sums = self.scratch.take(piece.iter().filter(wide).map(size).sum());
+        let mut rest = &mut sums[..];
+        for part in piece.iter().filter(wide) {
+            let dtype = self.dtype(part);
+            let range = scale(&part.elements, dtype.size());
+            let operands: Vec<Input> = calls.iter().map(|call| call.args[part.array]).collect();
+            let sources: Vec<Source> =
+                operands.iter().map(|operand| Source::Native(&operand.bytes()[range.clone()])).collect();
+            let (head, tail) = std::mem::take(&mut rest).split_at_mut(size(part));
+            fold(self.op, dtype, &sources, head, true);
+            rest = tail;
+        }
+        sums
+    }
+
+    /// Sends our partial results for a piece of an all-reduce to one process, or to every other one.
+    fn give(
+        &self,
+        calls: &mut [Call],
+        exchange: &Exchange<'_>,
+        step: u32,
+        piece: &Piece,
+        mut to: impl Iterator<Item = &'a group::Part>,
+    ) -> Result<(), TransportError> {
+        self.combine_locally(calls, piece);
+        let sums = self.wide_partials(calls, piece);
+        let mut rest = &sums[..];
+        let calls = &*calls;
+        let mut slices = Vec::with_capacity(piece.len());
+        for part in piece {
+            let dtype = self.dtype(part);
+            let range = scale(&part.elements, dtype.size());
+            slices.push(IoSlice::new(if is_wide(self.mine(), dtype) {
+                let (head, tail) = rest.split_at(part.elements.len() * size_of::<f32>());
+                rest = tail;
+                head
+            } else if calls.len() > 1 {
+                calls[0].results[part.array].part(range)
+            } else {
+                &calls[0].args[part.array].bytes()[range]
+            }));
+        }
+        to.try_for_each(|to| exchange.send(to.process, step, &slices))
+    }
+
+    fn give_to_all(
+        &self,
+        calls: &mut [Call],
+        exchange: &Exchange<'_>,
+        index: usize,
+        piece: &Piece,
+    ) -> Result<(), TransportError> {
+        self.give(calls, exchange, partial(index), piece, self.group.peers())
+    }
+
+    /// Combines all processes' partial results for a piece of an all-reduce.
+    fn combine(
+        &self,
+        calls: &mut [Call],
+        exchange: &Exchange<'_>,
+        index: usize,
+        piece: &Piece,
+    ) -> Result<(), TransportError> {
+        let sums = self.wide_partials(calls, piece);
+        let mut rest = &sums[..];
+        let operands: Vec<Input> = piece.iter().map(|part| calls[0].args[part.array]).collect();
+        let mut own = Vec::with_capacity(piece.len());
+        for (part, operand) in piece.iter().zip(&operands) {
+            let dtype = self.dtype(part);
+            own.push(if is_wide(self.mine(), dtype) {
+                let (head, tail) = rest.split_at(part.elements.len() * size_of::<f32>());
+                rest = tail;
+                Source::Wide(head)
+            } else if calls.len() > 1 {
+                Source::Target
+            } else {
+                Source::Native(&operand.bytes()[scale(&part.elements, dtype.size())])
+            });
+        }
+        self.take_all(exchange, index, piece, &mut |theirs| self.fold(calls, piece, theirs, &own))
+    }
+
+    /// Takes the other processes' partial results for a piece.
+    fn take_all(
+        &self,
+        exchange: &Exchange<'_>,
+        index: usize,
+        piece: &Piece,
+        with: &mut dyn FnMut(&[&[u8]]),
+    ) -> Result<(), TransportError> {
+        if self.group.parts.len() == 2
+            && let Some(only) = self.group.peers().next()
+        {
+            let size = self.size(only, piece);
+            return exchange.take(only.process, partial(index), size, &mut |bytes| with(&[bytes]));
+        }
+        let mut partials = Vec::with_capacity(self.group.parts.len());
+        for part in self.group.peers() {
+            let mut copy = self.scratch.take(self.size(part, piece));
+            let size = copy.len();
+            exchange.take(part.process, partial(index), size, &mut |bytes| copy.copy_from_slice(bytes))?;
+            partials.push(copy);
+        }
+        with(&partials.iter().map(|partial| &partial[..]).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    /// Combines the partial results of a piece in process order: the other processes' in the order of the group's
+    /// peers, and ours for each part of the piece.
+    fn fold(&self, calls: &mut [Call], piece: &Piece, theirs: &[&[u8]], own: &[Source<'_>]) {
+        let parts = &self.group.parts;
+        let mut rests: Vec<&[u8]> = theirs.to_vec();
+        for (part, own) in piece.iter().zip(own) {
+            let dtype = self.dtype(part);
+            let mut sources = Vec::with_capacity(parts.len());
+            for (index, process) in parts.iter().enumerate() {
+                if index == self.group.mine {
+                    sources.push(*own);
+                    continue;
+                }
+                let rest = &mut rests[(index + parts.len() - self.group.mine - 1) % parts.len()];
+                let (head, tail) = rest.split_at(part.elements.len() * width(process, dtype));
+                *rest = tail;
+                sources.push(source(process, dtype, head));
+            }
+            let target = calls[part.rank].results[part.array].part_mut(scale(&part.elements, dtype.size()));
+            fold(self.op, dtype, &sources, target, false);
         }
     }
 
     /// Every process gets all partial results and combines them.
-    fn directly(
-        &self,
-        calls: &mut [Call],
-        exchange: &Exchange<'_>,
-        scratch: &ScratchPool,
-    ) -> Result<(), TransportError> {
-        let all = |len| 0..len;
-        let peers = || self.group.peers();
-        let mut partials: Vec<Scratch> = peers().map(|part| scratch.take(self.partial_size(part, all))).collect();
-        let mut posted = Vec::with_capacity(partials.len());
-        for (part, partial) in peers().zip(&mut partials) {
-            // SAFETY: scratch memory that is declared before the receives and read only after them.
-            posted.push(unsafe { exchange.post(part.process, PARTIAL, vec![Segment::new(partial)])? });
-        }
-        for part in peers() {
-            exchange.send(part.process, PARTIAL, &self.partials(calls, all))?;
-        }
-        for (part, receive) in peers().zip(posted) {
-            exchange.finish(part.process, receive)?;
-        }
-        self.combine(calls, &partials, all);
-        Ok(())
-    }
-
-    /// Every process combines one chunk of the elements and hands it to all others.
-    fn by_chunks(
-        &self,
-        calls: &mut [Call],
-        exchange: &Exchange<'_>,
-        scratch: &ScratchPool,
-    ) -> Result<(), TransportError> {
-        let count = self.group.parts.len();
-        let chunk_of = |index: usize| move |len: usize| chunk(len, index, count);
-        let mine = chunk_of(self.group.mine);
-        let peers =
-            || self.group.peers().enumerate().map(|(offset, part)| ((self.group.mine + 1 + offset) % count, part));
-        let mut partials: Vec<Scratch> = peers().map(|(_, part)| scratch.take(self.partial_size(part, mine))).collect();
-        let mut posted = Vec::with_capacity(partials.len());
-        for ((_, part), partial) in peers().zip(&mut partials) {
-            // SAFETY: scratch memory that is declared before the receives and read only after them.
-            posted.push(unsafe { exchange.post(part.process, PARTIAL, vec![Segment::new(partial)])? });
-        }
-        let mut combined = Vec::with_capacity(count);
-        for (index, part) in peers() {
-            exchange.send(part.process, PARTIAL, &self.partials(calls, chunk_of(index)))?;
-            let results = self.results(calls, chunk_of(index));
-            // SAFETY: a chunk of the results that nothing here touches any more once its partial result is sent.
-            combined.push(unsafe { exchange.post(part.process, COMBINED, results)? });
-        }
-        for ((_, part), receive) in peers().zip(posted) {
-            exchange.finish(part.process, receive)?;
-        }
-        self.combine(calls, &partials, mine);
-        for (_, part) in peers() {
-            let ranges = self.native_ranges(mine);
-            let results = calls[0].results.iter().zip(ranges);
-            let slices: Vec<IoSlice> = results.map(|(result, range)| IoSlice::new(result.part(range))).collect();
-            exchange.send(part.process, COMBINED, &slices)?;
-        }
-        for ((_, part), receive) in peers().zip(combined) {
-            exchange.finish(part.process, receive)?;
-        }
-        Ok(())
-    }
-
-    fn native_ranges(&self, elements: impl Fn(usize) -> Range<usize>) -> impl Iterator<Item = Range<usize>> {
-        let arrays = self.spec.operands.iter().zip(&self.lens);
-        arrays.map(move |(array, &len)| scale(&elements(len), array.dtype.size()))
-    }
-
-    fn results(&self, calls: &mut [Call], elements: impl Fn(usize) -> Range<usize>) -> Vec<Segment> {
-        let ranges = self.native_ranges(elements);
-        let results = calls[0].results.iter_mut().zip(ranges);
-        results.map(|(result, range)| Segment::new(result.part_mut(range))).collect()
-    }
-}
-
-/// Runs a reduce-scatter along `dim`. `calls` are the local devices' in rank order.
-pub(super) fn reduce_scatter(
-    spec: &CollectiveSpec,
-    op: ReduceOp,
-    dim: usize,
-    group: &Group,
-    calls: &mut [Call],
-    exchange: &Exchange<'_>,
-    scratch: &ScratchPool,
-) -> Result<(), TransportError> {
-    let scatter = ReduceScatter { spec, op, dim, group };
-    let mine = &group.parts[group.mine];
-    let mut partials: Vec<Scratch> = group.peers().map(|part| scratch.take(scatter.slices_size(mine, part))).collect();
-    let mut posted = Vec::with_capacity(partials.len());
-    for (part, partial) in group.peers().zip(&mut partials) {
-        // SAFETY: scratch memory that is declared before the receives and read only after them.
-        posted.push(unsafe { exchange.post(part.process, PARTIAL, vec![Segment::new(partial)])? });
-    }
-    for part in group.peers() {
-        let operands: Vec<Vec<Input>> = calls.iter().map(|call| call.args.clone()).collect();
-        if let Some(slices) = scatter.slices_in_place(&operands, part) {
-            exchange.send(part.process, PARTIAL, &slices)?;
-        } else {
-            let mut own = scratch.take(scatter.slices_size(part, mine));
-            scatter.combine_locally(calls, part, &mut own, scratch);
-            exchange.send(part.process, PARTIAL, &[IoSlice::new(&own)])?;
-        }
-    }
-    let mut own = scratch.take(scatter.slices_size(mine, mine));
-    scatter.combine_locally(calls, mine, &mut own, scratch);
-    for (part, receive) in group.peers().zip(posted) {
-        exchange.finish(part.process, receive)?;
-    }
-    scatter.combine(calls, &partials, &own);
-    Ok(())
-}
-
-struct ReduceScatter<'a> {
-    spec: &'a CollectiveSpec,
-    op: ReduceOp,
-    dim: usize,
-    group: &'a Group,
-}
-
-impl ReduceScatter<'_> {
-    /// Bytes of what `from` sends to `to`: the partial results for each of `to`'s ranks, operand by operand.
-    fn slices_size(&self, to: &Part, from: &Part) -> usize {
-        let per_rank = |array: &ArraySpec| array.num_elements().unwrap_or(0) * width(from, array.dtype);
-        self.spec.results.iter().map(|array| per_rank(array) * to.ranks.len()).sum()
-    }
-
-    fn slice(&self, array: &ArraySpec, rank: usize) -> Blocks {
-        Blocks::part_of(array, array.dtype.size(), self.dim, rank, self.group.members.len())
-    }
-
-    /// The slices for `to` where they lie in the operands, if there is one local device and they are not scattered.
-    fn slices_in_place<'b>(&self, operands: &'b [Vec<Input>], to: &Part) -> Option<Vec<IoSlice<'b>>> {
-        let [only] = operands else { return None };
-        let mut slices = Vec::new();
-        for (array, operand) in self.spec.operands.iter().zip(only) {
-            for &rank in &to.ranks {
-                slices.push(IoSlice::new(&operand.bytes()[self.slice(array, rank).contiguous()?]));
+    fn directly(&self, calls: &mut [Call], exchange: &Exchange<'_>) -> Result<(), TransportError> {
+        let pieces = self.whole();
+        for (index, piece) in pieces.iter().enumerate() {
+            self.give_to_all(calls, exchange, index, piece)?;
+            if let Some(before) = index.checked_sub(1) {
+                self.combine(calls, exchange, before, &pieces[before])?;
             }
         }
-        Some(slices)
+        let last = pieces.len() - 1;
+        self.combine(calls, exchange, last, &pieces[last])
     }
 
-    /// Writes this process' partial results for the ranks of `to`.
-    fn combine_locally(&self, calls: &[Call], to: &Part, mut target: &mut [u8], scratch: &ScratchPool) {
-        let mine = &self.group.parts[self.group.mine];
+    /// Every process combines one slice of the elements and hands it to all others.
+    fn by_slices(&self, calls: &mut [Call], exchange: &Exchange<'_>) -> Result<(), TransportError> {
+        let count = self.group.parts.len();
+        let slices: Vec<Vec<Piece>> = (0..count).map(|index| self.pieces(|len| chunk(len, index, count))).collect();
+        let mine = &slices[self.group.mine];
+        let rounds = slices.iter().map(Vec::len).max().unwrap_or(0);
+        let mut incoming = Vec::new();
+        for round in 0..=rounds {
+            for (offset, part) in self.group.peers().enumerate() {
+                let Some(piece) = slices[(self.group.mine + 1 + offset) % count].get(round) else { continue };
+                self.give(calls, exchange, partial(round), piece, std::iter::once(part))?;
+                let results = piece.iter().map(|part| {
+                    let range = scale(&part.elements, self.dtype(part).size());
+                    Segment::new(calls[0].results[part.array].part_mut(range))
+                });
+                let results = results.collect();
+                // SAFETY: a piece of the results that nothing here touches any more once its partial result is sent.
+                incoming.push((part.process, unsafe { exchange.post(part.process, combined(round), results)? }));
+            }
+            let Some(before) = round.checked_sub(1) else { continue };
+            let Some(piece) = mine.get(before) else { continue };
+            self.combine_locally(calls, piece);
+            self.combine(calls, exchange, before, piece)?;
+            let results = piece.iter().map(|part| {
+                IoSlice::new(calls[0].results[part.array].part(scale(&part.elements, self.dtype(part).size())))
+            });
+            let results: Vec<IoSlice> = results.collect();
+            for part in self.group.peers() {
+                exchange.send(part.process, combined(before), &results)?;
+            }
+        }
+        for (process, receive) in incoming {
+            exchange.finish(process, receive)?;
+        }
+        Ok(())
+    }
+
+    fn reduce_scatter(&self, calls: &mut [Call], dim: usize, exchange: &Exchange<'_>) -> Result<(), TransportError> {
+        let mine = self.mine();
+        let slices = self.slices(calls, dim, mine);
+        let pieces = self.scattered(mine);
+        let peers = self.group.peers().map(|part| (part, self.slices(calls, dim, part), self.scattered(part)));
+        let peers: Vec<_> = peers.collect();
+        let rounds = peers.iter().map(|(.., pieces)| pieces.len()).max().unwrap_or(0).max(pieces.len());
+        for round in 0..=rounds {
+            for (part, slices, pieces) in &peers {
+                if let Some(piece) = pieces.get(round) {
+                    self.give_slices(calls, dim, part, slices, round, piece, exchange)?;
+                }
+            }
+            if let Some(before) = round.checked_sub(1)
+                && let Some(piece) = pieces.get(before)
+            {
+                self.combine_slices(calls, dim, &slices, before, piece, exchange)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The pieces of a reduce-scatter that a process combines.
+    fn scattered(&self, to: &group::Part) -> Vec<Piece> {
+        let arrays = self.spec.results.iter().enumerate();
+        let of_rank = |(array, result): (usize, &ArraySpec)| {
+            let elements = 0..result.num_elements().unwrap_or(0);
+            (0..to.ranks.len()).map(move |rank| Part { array, rank, elements: elements.clone() })
+        };
+        cut(&self.spec.results, arrays.flat_map(of_rank))
+    }
+
+    fn blocks(&self, dim: usize, array: &ArraySpec, rank: usize) -> Blocks {
+        Blocks::part_of(array, array.dtype.size(), dim, rank, self.group.members.len())
+    }
+
+    /// This process's partial results for the ranks of `to`.
+    fn slices(&self, calls: &[Call], dim: usize, to: &group::Part) -> Slices<'a> {
+        let scattered = |array: &ArraySpec| self.blocks(dim, array, 0).contiguous().is_none();
+        if calls.len() == 1 && !self.spec.operands.iter().any(scattered) {
+            return Slices::InPlace;
+        }
+        let mine = self.mine();
+        let size = |array: &ArraySpec| array.num_elements().unwrap_or(0) * width(mine, array.dtype);
+        let mut starts = Vec::with_capacity(self.spec.results.len());
+        let mut total = 0;
+        for array in &self.spec.results {
+            starts.push(total);
+            total += size(array) * to.ranks.len();
+        }
+        let mut bytes = self.scratch.take(total);
+        let mut rest = &mut bytes[..];
         for (index, array) in self.spec.operands.iter().enumerate() {
             let operands: Vec<Input> = calls.iter().map(|call| call.args[index]).collect();
             for &rank in &to.ranks {
-                let blocks = self.slice(array, rank);
-                let mut packed = Vec::new();
-                if blocks.contiguous().is_none() {
-                    for operand in &operands {
-                        let mut slice = scratch.take(blocks.size());
-                        blocks.pack(operand.bytes(), &mut slice);
-                        packed.push(slice);
-                    }
-                }
-                let sources: Vec<Source> = match blocks.contiguous() {
-                    Some(range) => {
-                        operands.iter().map(|operand| Source::Native(&operand.bytes()[range.clone()])).collect()
-                    }
-                    None => packed.iter().map(|slice| Source::Native(slice)).collect(),
-                };
-                let len = blocks.size() / array.dtype.size() * width(mine, array.dtype);
-                let (head, tail) = std::mem::take(&mut target).split_at_mut(len);
-                fold(self.op, array.dtype, &sources, head, is_wide(mine, array.dtype));
-                target = tail;
+                let blocks = self.blocks(dim, array, rank);
+                let (head, tail) = std::mem::take(&mut rest).split_at_mut(size(&self.spec.results[index]));
+                self.combine_blocks(array, &operands, &blocks, head);
+                rest = tail;
+            }
+        }
+        Slices::Combined { bytes, starts }
+    }
+
+    fn combine_blocks(&self, array: &ArraySpec, operands: &[Input], blocks: &Blocks, target: &mut [u8]) {
+        let mut packed = Vec::new();
+        if blocks.contiguous().is_none() {
+            for operand in operands {
+                let mut slice = self.scratch.take(blocks.size());
+                blocks.pack(operand.bytes(), &mut slice);
+                packed.push(slice);
+            }
+        }
+        let sources: Vec<Source> = match blocks.contiguous() {
+            Some(range) => operands.iter().map(|operand| Source::Native(&operand.bytes()[range.clone()])).collect(),
+            None => packed.iter().map(|slice| Source::Native(slice)).collect(),
+        };
+        fold(self.op, array.dtype, &sources, target, is_wide(self.mine(), array.dtype));
+    }
+
+    /// Our partial results for a part of a piece of `to`.
+    fn slice<'b>(
+        &self,
+        operands: &'b [Input],
+        dim: usize,
+        to: &group::Part,
+        slices: &'b Slices<'_>,
+        part: &Part,
+    ) -> &'b [u8] {
+        let array = &self.spec.operands[part.array];
+        let range = scale(&part.elements, width(self.mine(), array.dtype));
+        match slices {
+            Slices::InPlace => {
+                let start = self.blocks(dim, array, to.ranks[part.rank]).contiguous().unwrap_or_default().start;
+                &operands[part.array].bytes()[start + range.start..start + range.end]
+            }
+            Slices::Combined { bytes, starts } => {
+                let of_rank = self.spec.results[part.array].num_elements().unwrap_or(0);
+                let start = starts[part.array] + part.rank * of_rank * width(self.mine(), array.dtype);
+                &bytes[start + range.start..start + range.end]
             }
         }
     }
 
-    /// Combines the partial results of all processes for the local ranks. `partials` holds the other processes', in the
-    /// order of the group's peers.
-    fn combine(&self, calls: &mut [Call], partials: &[Scratch<'_>], own: &[u8]) {
-        let count = self.group.parts.len();
-        let mut of_part: Vec<&[u8]> = vec![own; count];
-        for (offset, partial) in partials.iter().enumerate() {
-            of_part[(self.group.mine + 1 + offset) % count] = partial;
-        }
-        for (index, array) in self.spec.results.iter().enumerate() {
-            let len = array.num_elements().unwrap_or(0);
-            for call in calls.iter_mut() {
-                let mut sources = Vec::with_capacity(count);
-                for (part, rest) in self.group.parts.iter().zip(&mut of_part) {
-                    let (head, tail) = rest.split_at(len * width(part, array.dtype));
-                    sources.push(source(part, array.dtype, head));
-                    *rest = tail;
-                }
-                fold(self.op, array.dtype, &sources, call.results[index].bytes_mut(), false);
-            }
-        }
+    #[allow(clippy::too_many_arguments, reason = "the parts of one message")]
+    fn give_slices(
+        &self,
+        calls: &[Call],
+        dim: usize,
+        to: &group::Part,
+        slices: &Slices<'_>,
+        index: usize,
+        piece: &Piece,
+        exchange: &Exchange<'_>,
+    ) -> Result<(), TransportError> {
+        let operands = &calls[0].args;
+        let slice = |part: &Part| IoSlice::new(self.slice(operands, dim, to, slices, part));
+        exchange.send(to.process, partial(index), &piece.iter().map(slice).collect::<Vec<_>>())
     }
+
+    fn combine_slices(
+        &self,
+        calls: &mut [Call],
+        dim: usize,
+        slices: &Slices<'_>,
+        index: usize,
+        piece: &Piece,
+        exchange: &Exchange<'_>,
+    ) -> Result<(), TransportError> {
+        let mine = self.mine();
+        let operands = calls[0].args.clone();
+        let own = |part: &Part| source(mine, self.dtype(part), self.slice(&operands, dim, mine, slices, part));
+        let own: Vec<Source> = piece.iter().map(own).collect();
+        self.take_all(exchange, index, piece, &mut |theirs| self.fold(calls, piece, theirs, &own))
+    }
+}
+
+/// The `index`-th of `count` ranges that cover `len` elements.
+fn chunk(len: usize, index: usize, count: usize) -> Range<usize> {
+    let start = |index: usize| len / count * index + (len % count).min(index);
+    start(index)..start(index + 1)
 }

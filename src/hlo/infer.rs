@@ -59,27 +59,6 @@ pub(super) fn infer(
     }
 }
 
-/// Whether the shape of such instructions follows from their operands.
-pub(super) fn can_infer(rule: Rule) -> bool {
-    !matches!(
-        rule,
-        Rule::Plain
-            | Rule::AsyncDone
-            | Rule::AsyncStart
-            | Rule::AsyncUpdate
-            | Rule::Broadcast
-            | Rule::Collective
-            | Rule::Constant
-            | Rule::CustomCall
-            | Rule::Fusion
-            | Rule::Outfeed
-            | Rule::Parameter
-            | Rule::RaggedDot
-            | Rule::ScaledDot
-            | Rule::Scan
-    )
-}
-
 fn reduce(instruction: &HloInstructionProto, operand: &ShapeProto, called: &ShapeProto) -> Inferred {
     let kept = others(&instruction.dimensions, operand.dimensions.len())?;
     over_results(called, |element| with_dims(element, operand, &kept))

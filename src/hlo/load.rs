@@ -1,8 +1,11 @@
 //! Programs from the bytes of a file, in any form that XLA and its front ends write.
 
-use buffa::{DecodeError, DecodeOptions, Message};
+use std::fmt;
 
-use super::{HloModule, ParseError, Program, parse};
+use buffa::{DecodeError, DecodeOptions, Message};
+use serde::Serialize;
+
+use super::{HloModule, ParseError, Program, parse, shape};
 use crate::proto::{HloModuleProto, HloProto};
 
 /// What MLIR bytecode starts with.
@@ -84,6 +87,34 @@ pub enum LoadError {
     },
 }
 
+/// What a file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Form {
+    /// HLO text.
+    HloText,
+    /// A serialized `HloModuleProto`.
+    HloModuleProto,
+    /// A serialized `HloProto`: a module in a dump.
+    HloProto,
+    /// MLIR text: StableHLO.
+    StablehloText,
+    /// MLIR bytecode: StableHLO.
+    MlirBytecode,
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Form::HloText => "HLO text",
+            Form::HloModuleProto => "HloModuleProto",
+            Form::HloProto => "HloProto",
+            Form::StablehloText => "StableHLO text",
+            Form::MlirBytecode => "MLIR bytecode",
+        })
+    }
+}
+
 /// The program in a file's bytes, told apart by content: HLO text, a serialized `HloModuleProto` or `HloProto` (what XLA
 /// dumps), StableHLO text, MLIR bytecode. StableHLO stays as it is: a plugin reads it.
 ///
@@ -92,9 +123,17 @@ pub enum LoadError {
 /// # Errors
 /// The bytes are no program; the message says what was tried. `name` is the file's, for messages.
 pub fn load(bytes: &[u8], name: &str) -> Result<Program, LoadError> {
+    load_with_form(bytes, name).map(|(program, _)| program)
+}
+
+/// As [`load`], with the form that the bytes are in.
+///
+/// # Errors
+/// As those of [`load`].
+pub fn load_with_form(bytes: &[u8], name: &str) -> Result<(Program, Form), LoadError> {
     let name = || name.to_owned();
     if bytes.starts_with(MLIR_MAGIC) {
-        return Ok(Program::Mlir(bytes.to_vec()));
+        return Ok((Program::Mlir(bytes.to_vec()), Form::MlirBytecode));
     }
     if is_npz(bytes) {
         let advice = "which hold a program's arguments (--input) or results (--expect)";
@@ -118,11 +157,11 @@ pub fn load(bytes: &[u8], name: &str) -> Result<Program, LoadError> {
         return Err(LoadError::Empty { name: name() });
     }
     if is_mlir(code) {
-        return Ok(Program::Mlir(bytes.to_vec()));
+        return Ok((Program::Mlir(bytes.to_vec()), Form::StablehloText));
     }
     // What starts like this is a script or a text with headings, whatever it quotes.
     if !code.starts_with('#') && HLO_WORDS.iter().any(|word| code.contains(word)) {
-        return Ok(Program::Hlo(parse(text, &name())?));
+        return Ok((Program::Hlo(parse(text, &name())?), Form::HloText));
     }
     let start = code.split_whitespace().next().unwrap_or_default().chars().take(20).collect();
     Err(LoadError::Text { name: name(), start })
@@ -167,17 +206,17 @@ fn skip_comments(mut text: &str) -> &str {
     }
 }
 
-fn load_proto(bytes: &[u8], name: String) -> Result<Program, LoadError> {
+fn load_proto(bytes: &[u8], name: String) -> Result<(Program, Form), LoadError> {
     // The dump first: its module stands where a module has its name, so a dump may pass for a module of a strange name.
     let dump = decode::<HloProto>(bytes);
     if let Ok(HloProto { hlo_module, .. }) = &dump
         && !hlo_module.computations.is_empty()
     {
-        return Ok(Program::Hlo(from_proto((**hlo_module).clone())));
+        return Ok((Program::Hlo(from_proto((**hlo_module).clone())), Form::HloProto));
     }
     let module = decode::<HloModuleProto>(bytes);
     match module {
-        Ok(proto) if !proto.computations.is_empty() => Ok(Program::Hlo(from_proto(proto))),
+        Ok(proto) if !proto.computations.is_empty() => Ok((Program::Hlo(from_proto(proto)), Form::HloModuleProto)),
         module => {
             let truncated = matches!(module, Err(DecodeError::UnexpectedEof));
             let why = |error: Option<DecodeError>| error.map_or("it has no computations".into(), |e| e.to_string());
@@ -199,7 +238,12 @@ pub(crate) fn decode<M: Message>(bytes: &[u8]) -> Result<M, DecodeError> {
     DecodeOptions::new().with_element_memory_limit(limit).decode_from_slice(bytes)
 }
 
-fn from_proto(proto: HloModuleProto) -> HloModule {
+fn from_proto(mut proto: HloModuleProto) -> HloModule {
+    for instruction in proto.computations.iter_mut().flat_map(|computation| &mut computation.instructions) {
+        if let Some(shape) = instruction.shape.as_option_mut() {
+            shape::set_missing_layouts(shape);
+        }
+    }
     let mut module = HloModule { proto, ..HloModule::default() };
     module.config.is_scheduled = !module.proto.schedule.sequences.is_empty();
     module

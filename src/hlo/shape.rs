@@ -51,6 +51,14 @@ pub fn set_row_major(shape: &mut ShapeProto) {
     shape.tuple_shapes.iter_mut().for_each(set_row_major);
 }
 
+/// Gives every array of the shape that has no layout a row-major one, which is what its text would mean.
+pub fn set_missing_layouts(shape: &mut ShapeProto) {
+    if shape.layout.is_unset() && dtype(shape).is_some() {
+        shape.layout = Some(row_major(shape.dimensions.len())).into();
+    }
+    shape.tuple_shapes.iter_mut().for_each(set_missing_layouts);
+}
+
 /// Whether every array of the shape has no layout or the plain row-major one.
 pub fn is_row_major(shape: &ShapeProto) -> bool {
     has_default_layout(shape) && shape.tuple_shapes.iter().all(is_row_major)
@@ -108,6 +116,10 @@ pub fn compatible(a: &ShapeProto, b: &ShapeProto) -> bool {
 
 /// Whether `dims` names each of the first `rank` dimensions once.
 pub fn is_permutation(dims: &[i64], rank: usize) -> bool {
+    // Nearly every layout.
+    if dims.len() == rank && dims.iter().rev().copied().eq(0..rank as i64) {
+        return true;
+    }
     let mut seen = vec![false; rank];
     dims.len() == rank
         && dims.iter().all(|&dim| {

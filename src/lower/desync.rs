@@ -1,22 +1,20 @@
-//! Turns asynchronous collectives into their synchronous form.
+//! Turns asynchronous operations into their synchronous form.
 //!
 //! Custom calls complete on their own thread anyway, and the CPU backend has no asynchronous collectives.
 
 use std::collections::HashMap;
 
-use super::{Error, module};
-use crate::hlo::groups;
+use super::Error;
 use crate::proto::{HloInstructionProto, HloModuleProto, ShapeProto};
 
-/// Replaces the start of every asynchronous collective by the collective, and takes its updates and its done out.
+/// Replaces the start of every asynchronous operation by the operation, and takes its updates and its done out.
 pub(super) fn desync(module: &mut HloModuleProto) -> Result<(), Error> {
-    let holders = module::holders(module, groups::is_collective);
     let mut threads = HashMap::new();
     for computation in &mut module.computations {
-        let is_start = |instruction: &HloInstructionProto| match instruction.opcode.as_str() {
-            "all-reduce-start" | "all-gather-start" | "collective-permute-start" => true,
-            "async-start" => instruction.called_computation_ids.iter().any(|id| holders.contains(id)),
-            _ => false,
+        let is_start = |instruction: &HloInstructionProto| {
+            let starts =
+                ["all-gather-start", "all-reduce-start", "async-start", "collective-permute-start", "copy-start"];
+            starts.contains(&instruction.opcode.as_str())
         };
         // Start, update or done, by id, to its start.
         let mut start_of: HashMap<i64, i64> = HashMap::new();
@@ -28,7 +26,9 @@ pub(super) fn desync(module: &mut HloModuleProto) -> Result<(), Error> {
             }
             let (update, done) = match instruction.opcode.as_str() {
                 "async-update" => (true, false),
-                "async-done" | "all-reduce-done" | "all-gather-done" | "collective-permute-done" => (false, true),
+                "all-gather-done" | "all-reduce-done" | "async-done" | "collective-permute-done" | "copy-done" => {
+                    (false, true)
+                }
                 _ => continue,
             };
             let Some(&start) = instruction.operand_ids.first().and_then(|operand| start_of.get(operand)) else {
@@ -76,9 +76,10 @@ pub(super) fn desync(module: &mut HloModuleProto) -> Result<(), Error> {
 fn make_synchronous(instruction: &mut HloInstructionProto, shape: ShapeProto) {
     let opcode = match instruction.opcode.strip_suffix("-start") {
         Some("async") | None => "call",
-        Some(collective) => collective,
+        Some(operation) => operation,
     };
     instruction.opcode = opcode.to_owned();
     instruction.shape = shape.into();
     instruction.async_execution_thread.clear();
+    instruction.optional_cross_program_prefetch_index = None;
 }

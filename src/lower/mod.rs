@@ -12,6 +12,7 @@ mod module;
 mod order;
 mod plan;
 mod reduction;
+pub mod replay;
 mod strip;
 
 #[cfg(test)]

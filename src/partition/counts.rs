@@ -1,5 +1,7 @@
 //! What a program says of itself: for how many devices it is, by which partitioner, and whether it ran already.
 
+use serde::Serialize;
+
 use crate::hlo::groups::{self, GroupMode};
 use crate::hlo::{HloModule, Program};
 use crate::proto::{FrontendAttributes, HloInstructionProto, HloModuleProto, OpSharding};
@@ -13,23 +15,53 @@ pub struct Counts {
     pub partitions: Option<i64>,
 }
 
+/// What a program tells a count by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CountSource {
+    /// `num_partitions` or `replica_count` in the header, or the attribute of an MLIR module.
+    Header,
+    /// The number of devices that its shardings are made for.
+    Shardings,
+    /// The greatest id that its collectives name.
+    Collectives,
+}
+
+/// The numbers of replicas and partitions, and what tells them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Copies of the program on other data.
+    pub replicas: Option<(i64, CountSource)>,
+    /// Devices that share one replica.
+    pub partitions: Option<(i64, CountSource)>,
+}
+
 const SHARDY_MESHES: &str = "xla.sdy.meshes";
 
 /// The numbers in the header, else those that the shardings are made for, else those that the collectives name.
 ///
 /// StableHLO text is searched for its attributes only: for all else see [`import`](super::import).
 pub fn program_counts(program: &Program) -> Counts {
+    let found = find_counts(program);
+    Counts { replicas: found.replicas.map(|(count, _)| count), partitions: found.partitions.map(|(count, _)| count) }
+}
+
+/// As [`program_counts`], with what tells them.
+pub fn find_counts(program: &Program) -> Found {
+    let header = |count: Option<i64>| Some((count?, CountSource::Header));
     let module = match program {
         Program::Hlo(module) => module,
         Program::Mlir(code) => {
-            let count = |name: &str| find_after(code, name).filter(|&count| count > 0);
-            return Counts { replicas: count("mhlo.num_replicas"), partitions: count("mhlo.num_partitions") };
+            let count = |name: &str| header(find_after(code, name).filter(|&count| count > 0));
+            return Found { replicas: count("mhlo.num_replicas"), partitions: count("mhlo.num_partitions") };
         }
     };
     let named = collective_counts(&module.proto);
-    Counts {
-        replicas: module.config.replica_count.or(named.replicas),
-        partitions: module.config.num_partitions.or_else(|| sharding_count(&module.proto)).or(named.partitions),
+    let by_collectives = |count: Option<i64>| Some((count?, CountSource::Collectives));
+    let by_shardings = || Some((sharding_count(&module.proto)?, CountSource::Shardings));
+    Found {
+        replicas: header(module.config.replica_count).or(by_collectives(named.replicas)),
+        partitions: header(module.config.num_partitions).or_else(by_shardings).or(by_collectives(named.partitions)),
     }
 }
 
@@ -37,7 +69,10 @@ pub fn program_counts(program: &Program) -> Counts {
 pub fn uses_shardy(program: &Program) -> bool {
     match program {
         Program::Hlo(module) => is_for_shardy(&module.proto),
-        Program::Mlir(code) => code.windows(4).any(|window| window == b"sdy."),
+        // Bytecode names the dialect on its own.
+        Program::Mlir(code) => {
+            code.windows(4).any(|window| window == b"sdy.") || code.windows(5).any(|window| window == b"\0sdy\0")
+        }
     }
 }
 

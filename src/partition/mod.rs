@@ -6,6 +6,7 @@
 mod counts;
 mod dump;
 mod signature;
+mod stablehlo;
 
 #[cfg(test)]
 mod tests;
@@ -14,13 +15,17 @@ use std::io;
 
 use buffa::Message;
 
-pub use counts::{Counts, is_partitioned, program_counts, uses_shardy};
+pub use counts::{CountSource, Counts, Found, find_counts, is_partitioned, program_counts, uses_shardy};
+pub use stablehlo::to_stablehlo;
 
 use crate::hlo::{HloModule, ModuleConfig, Program};
 use crate::mesh::ShardingError;
 use crate::pjrt::{self, CompileOptions, Plugin, ProgramFormat, Value};
 use crate::proto;
 use dump::Dump;
+
+/// XLA's name of the pass that partitions.
+const PARTITIONING: &str = "spmd-partitioning";
 
 /// The program of one device, and how global arguments and results relate to it.
 #[derive(Clone, Debug)]
@@ -116,7 +121,7 @@ pub fn partition(plugin: &Plugin, program: &Program, replicas: i64, partitions: 
         allow_spmd_sharding_propagation_to_output: global.config.allow_spmd_sharding_propagation_to_output.clone(),
         ..CompileOptions::default()
     };
-    let dump = Dump::of_compilation(plugin, &program_bytes(program), options)?;
+    let dump = Dump::of_compilation(plugin, &program_bytes(program), options, PARTITIONING)?;
     module.proto = dump.module("after_spmd-partitioning", "module after partitioning")?;
     let (parameters, results) = signature::of_dump(&global.proto, &module.proto)?;
     Ok(Partitioned { module, parameters, results })
@@ -133,14 +138,15 @@ pub fn import(plugin: &Plugin, program: &Program) -> Result<HloModule, Error> {
                 use_shardy_partitioner: uses_shardy(program),
                 ..CompileOptions::default()
             };
-            let dump = Dump::of_compilation(plugin, &program_bytes(program), options)?;
+            let dump = Dump::of_compilation(plugin, &program_bytes(program), options, PARTITIONING)?;
             let proto = dump.module("before_optimizations", "HLO form of the program")?;
             Ok(HloModule { proto, ..HloModule::default() })
         }
     }
 }
 
-fn program_bytes(program: &Program) -> (Vec<u8>, ProgramFormat) {
+/// A program as plugins take it.
+pub(crate) fn program_bytes(program: &Program) -> (Vec<u8>, ProgramFormat) {
     match program {
         Program::Hlo(module) => (module.proto.encode_to_vec(), ProgramFormat::Hlo),
         Program::Mlir(code) => (code.clone(), ProgramFormat::Mlir),
@@ -148,10 +154,10 @@ fn program_bytes(program: &Program) -> (Vec<u8>, ProgramFormat) {
 }
 
 /// The XLA flags that make a compilation dump its modules into this directory.
-fn dump_flags(directory: String) -> Vec<(String, Value)> {
+fn dump_flags(directory: String, pass: &str) -> Vec<(String, Value)> {
     vec![
         ("xla_dump_to".to_owned(), Value::String(directory)),
         ("xla_dump_hlo_as_proto".to_owned(), Value::Bool(true)),
-        ("xla_dump_hlo_pass_re".to_owned(), Value::String("spmd-partitioning".to_owned())),
+        ("xla_dump_hlo_pass_re".to_owned(), Value::String(pass.to_owned())),
     ]
 }

@@ -45,6 +45,7 @@ fn shardy_is_told_from_gspmd() {
     assert!(is_shardy(&module("", call)));
     assert!(!is_shardy(&module("", "ROOT c = f32[8] copy(p), sharding={replicated}")));
     assert!(uses_shardy(&Program::Mlir("sdy.mesh @mesh = <[\"x\"=2]>".into())));
+    assert!(uses_shardy(&Program::Mlir(b"ML\xefR\x0dStableHLO_v1.15.0\0builtin\0sdy\0vhlo\0".into())));
     assert!(!uses_shardy(&Program::Mlir("mhlo.sharding = \"{replicated}\"".into())));
 }
 

@@ -2,10 +2,11 @@
 
 use crate::collective::CollectiveError;
 use crate::host_array::ArrayError;
+use crate::library_calls::UnknownTarget;
 use crate::mesh::ShardingError;
 use crate::pjrt::ErrorCode;
 use crate::transport::TransportError;
-use crate::transport::tcp::MeshError;
+use crate::transport::mesh::MeshError;
 use crate::{hlo, lower, partition, pjrt};
 
 use super::{PlanError, TopologyError, WorldError};
@@ -26,6 +27,10 @@ pub enum RuntimeError {
     Verify(#[from] hlo::VerifyError),
     #[error(transparent)]
     Partition(#[from] partition::Error),
+    #[error("the program has custom calls that cannot run on CPUs:{}", listed(.0))]
+    CustomCalls(Vec<UnknownTarget>),
+    #[error("{source}; of the program's custom calls these are not known to run on CPUs:{}", listed(.unknown))]
+    CustomCallRefused { source: pjrt::Error, unknown: Vec<UnknownTarget> },
     #[error(transparent)]
     Lower(#[from] lower::Error),
     #[error(transparent)]
@@ -46,6 +51,8 @@ pub enum RuntimeError {
     ArrayType(String),
     #[error("process 0 sent {what} that cannot be read: {source}")]
     Malformed { what: &'static str, source: buffa::DecodeError },
+    #[error("the plugin shows its optimized program in a form that cannot be read ({0})")]
+    OptimizedForm(String),
     #[error("cannot listen for data of other processes: {source}")]
     Listen { source: std::io::Error },
     #[error("the job asks for {asked} devices per process, this host has {found}: try --devices-per-process {found}")]
@@ -64,6 +71,10 @@ pub enum ArgumentError {
     Array(#[from] ArrayError),
     #[error("is {given}, the program takes {expected}")]
     Shape { given: String, expected: String },
+}
+
+fn listed(targets: &[UnknownTarget]) -> String {
+    targets.iter().map(|target| format!("\n  {target}")).collect()
 }
 
 impl RuntimeError {

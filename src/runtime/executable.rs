@@ -9,16 +9,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::collective::{CollectiveSpec, ProgramCollectives};
 use crate::dtype::DType;
-use crate::hlo::{self, ModuleConfig, Program, shape};
+use crate::hlo::{Program, shape};
 use crate::host_array::HostArray;
 use crate::launch::phase;
+use crate::library_calls::{self, Availability, UnknownTarget};
+use crate::lower;
 use crate::mesh::HloSharding;
 use crate::partition;
-use crate::pjrt::{Buffer, CompileOptions, Device, ExecuteOptions, LoadedExecutable, ProgramFormat};
+use crate::pjrt::{Buffer, Device, ErrorCode, ExecuteOptions, LoadedExecutable};
 use crate::proto;
-use crate::{lower, pjrt};
 
 use super::arrays::{self, Arguments, GlobalArray, JobLayout, Place};
+use super::pipeline::{CompilerInput, Pipeline};
 use super::{Plan, Runtime, RuntimeError, bridge};
 
 /// A program compiled for the devices of a job. Every process holds one, and all call it in the same order.
@@ -28,6 +30,7 @@ pub struct Executable<'a> {
     /// Global id of this process's first device.
     first_device: u32,
     name: String,
+    notes: Vec<String>,
     parameters: Vec<GlobalArray>,
     results: Vec<GlobalArray>,
     donated: Vec<usize>,
@@ -66,8 +69,13 @@ pub struct StepTimes {
 #[derive(Serialize, Deserialize)]
 struct Prepared {
     name: String,
+    notes: Vec<String>,
     module: PreparedModule,
     collectives: Vec<CollectiveSpec>,
+    /// The targets of custom calls that the plugin gets from us.
+    library_calls: Vec<String>,
+    /// Those that it may not have.
+    unknown: Vec<UnknownTarget>,
     /// The program takes its arguments as one tuple.
     tupled: bool,
     /// Arguments whose memory results take.
@@ -101,26 +109,22 @@ impl<'a> Executable<'a> {
             prepare(runtime, plan, program.as_mut().ok_or(RuntimeError::NoProgram)?)
         })?;
         let prepared_after = start.elapsed();
-        let (code, format, options) = match (&prepared.module, &program) {
-            (PreparedModule::Whole, Some(program)) => {
-                let (code, format) = match program {
-                    Program::Hlo(module) => (module.proto.encode_to_vec(), ProgramFormat::Hlo),
-                    Program::Mlir(code) => (code.clone(), ProgramFormat::Mlir),
-                };
-                (code, format, whole_options(plan, program))
-            }
+        let input = match (&prepared.module, &program) {
+            (PreparedModule::Whole, Some(program)) => CompilerInput::whole(program, plan),
             (PreparedModule::Whole, None) => return Err(RuntimeError::NoProgram),
             (PreparedModule::Lowered(module), _) => {
-                let options = bridge::compile_options(plan.devices_per_process, runtime.world.limit());
-                (module.clone(), ProgramFormat::Hlo, options)
+                bridge::register(runtime.client.plugin())?;
+                CompilerInput::lowered(module.clone(), plan, runtime.world.limit())
             }
         };
-        let options = CompileOptions { parameter_is_tupled_arguments: prepared.tupled, ..options };
-        if let PreparedModule::Lowered(_) = prepared.module {
-            bridge::register(runtime.client.plugin())?;
-        }
+        library_calls::register(runtime.client.plugin(), prepared.library_calls.iter().map(String::as_str))?;
         phase::enter(&format!("compiling '{}'", prepared.name));
-        let mut loaded = runtime.client.compile(&pjrt::Program { code: &code, format }, &options.encode())?;
+        let mut loaded = input.compile(&runtime.client, prepared.tupled).map_err(|source| match source.code() {
+            Some(ErrorCode::NotFound | ErrorCode::Unimplemented) if !prepared.unknown.is_empty() => {
+                RuntimeError::CustomCallRefused { source, unknown: prepared.unknown.clone() }
+            }
+            _ => source.into(),
+        })?;
         phase::enter(&format!("running '{}'", prepared.name));
         runtime.world.barrier(&format!("compiled/{id}"))?;
         tracing::debug!(
@@ -155,6 +159,7 @@ impl<'a> Executable<'a> {
             },
             first_device: global_ids.first().copied().unwrap_or(0),
             name: prepared.name,
+            notes: prepared.notes,
             parameters,
             results: prepared.results.into_iter().map(PreparedArray::decode).collect::<Result<_, _>>()?,
             donated: prepared.donated,
@@ -169,6 +174,11 @@ impl<'a> Executable<'a> {
     /// The program's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What the user should know of how the program was taken, a sentence each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// The program's global arguments, in flattened order.
@@ -252,81 +262,42 @@ impl StepTimes {
     }
 }
 
-/// How the plugin is to compile a program for all devices of this process.
-fn whole_options(plan: Plan, program: &Program) -> CompileOptions {
-    let config = match program {
-        Program::Hlo(module) => module.config.clone(),
-        Program::Mlir(_) => ModuleConfig::default(),
-    };
-    CompileOptions {
-        num_replicas: plan.replicas.into(),
-        num_partitions: plan.partitions.into(),
-        use_spmd_partitioning: plan.partitions > 1,
-        use_shardy_partitioner: partition::uses_shardy(program),
-        allow_spmd_sharding_propagation_to_parameters: config.allow_spmd_sharding_propagation_to_parameters,
-        allow_spmd_sharding_propagation_to_output: config.allow_spmd_sharding_propagation_to_output,
-        ..CompileOptions::default()
-    }
-}
-
 /// Decides on process 0 how a program is run, and makes what all processes need for it.
-///
-/// A process that has all devices hands the program to the plugin as it is, unless it has been partitioned before or
-/// needs a collective that the plugin does not have. Otherwise the program is partitioned, and its collectives become
-/// calls to ours.
 fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepared, RuntimeError> {
-    let (replicas, partitions) = (i64::from(plan.replicas), i64::from(plan.partitions));
-    if let Program::Hlo(module) = program {
-        hlo::verify(module, replicas, partitions)?;
-        hlo::remove_dead_code(&mut module.proto);
-        hlo::groups::expand_replica_groups(&mut module.proto).map_err(lower::Error::from)?;
-        let program_shape = module.proto.host_program_shape.get_or_insert_default();
-        // Arguments and results travel row-major, and plugins take the program's word for it.
-        program_shape.parameters.iter_mut().for_each(shape::set_row_major);
-        shape::set_row_major(program_shape.result.get_or_insert_default());
+    let layout = lower::Layout {
+        replicas: plan.replicas.into(),
+        partitions: plan.partitions.into(),
+        devices_per_process: runtime.topology.devices_per_process(),
+    };
+    let pipeline = Pipeline::new(runtime.client.plugin(), program, &layout)?;
+    let is_cpu = runtime.client.platform_name()? == "cpu";
+    if is_cpu && pipeline.unknown.iter().any(|target| target.on_cpu == Availability::Never) {
+        return Err(RuntimeError::CustomCalls(pipeline.unknown));
     }
-    phase::enter(&match program {
-        Program::Hlo(module) => format!("partitioning '{}'", module.proto.name),
-        Program::Mlir(_) => "importing and partitioning the program".to_owned(),
-    });
-    let partitioned = partition::partition(runtime.client.plugin(), program, replicas, partitions)?;
-    let devices_per_process = runtime.topology.devices_per_process();
-    let lowered = lower::lower(&partitioned.module, &lower::Layout { replicas, partitions, devices_per_process });
-    let was_partitioned = matches!(program, Program::Hlo(module) if partition::is_partitioned(module));
-    let alone = runtime.world.process_count() == 1;
-    let needs_ours = lowered.as_ref().is_ok_and(|lowered| !lowered.collectives.is_empty());
-    let (module, collectives) = if alone && !was_partitioned && !needs_ours {
+    let tupled = pipeline.is_tupled();
+    let mut donated: Vec<usize> = pipeline.donations().into_iter().map(|(argument, _)| argument).collect();
+    donated.sort_unstable();
+    donated.dedup();
+    let Pipeline { partitioned, lowered, runs_whole, notes, library_calls, unknown } = pipeline;
+    let library_calls = if is_cpu { library_calls } else { Vec::new() };
+    let (module, collectives) = if runs_whole {
         (PreparedModule::Whole, Vec::new())
     } else {
         let lowered = lowered?;
         (PreparedModule::Lowered(lowered.module.proto.encode_to_vec()), lowered.collectives)
     };
-    let parameters = &partitioned.module.proto.host_program_shape.parameters;
-    let tupled = matches!(&parameters[..], [only] if shape::is_tuple(only));
     Ok(Prepared {
         name: partitioned.module.proto.name.clone(),
+        notes,
         module,
         collectives,
+        library_calls,
+        unknown,
         tupled,
-        donated: donated_parameters(&partitioned.module.proto, tupled),
+        donated,
         parameters: partitioned.parameters.iter().map(PreparedArray::encode).collect::<Result<_, _>>()?,
         results: partitioned.results.iter().map(PreparedArray::encode).collect::<Result<_, _>>()?,
     })
-}
-
-/// The arguments, in flattened order, whose memory an execution may take.
-fn donated_parameters(module: &proto::HloModuleProto, tupled: bool) -> Vec<usize> {
-    let aliased = module.input_output_alias.entries.iter();
-    let aliased = aliased.map(|entry| (entry.parameter_number, &entry.parameter_shape_index));
-    let donors = module.buffer_donor.entries.iter();
-    let donors = donors.map(|entry| (entry.parameter_number, &entry.parameter_shape_index));
-    let mut donated: Vec<usize> = aliased
-        .chain(donors)
-        .filter_map(|(parameter, index)| usize::try_from(if tupled { *index.first()? } else { parameter }).ok())
-        .collect();
-    donated.sort_unstable();
-    donated.dedup();
-    donated
 }
 
 impl PreparedArray {

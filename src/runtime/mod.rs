@@ -4,6 +4,7 @@ mod arrays;
 pub mod bridge;
 mod error;
 mod executable;
+mod pipeline;
 mod plan;
 mod topology;
 mod world;
@@ -16,11 +17,13 @@ use std::time::Instant;
 
 use crate::collective::{Communicator, Limits, World as Devices};
 use crate::pjrt::{Client, Plugin, Value};
-use crate::transport::{Transport, tcp};
+use crate::transport::Transport;
+use crate::transport::mesh::{Choice, connect_mesh};
 
 pub use arrays::{Arguments, GlobalArray};
 pub use error::RuntimeError;
 pub use executable::{Executable, Results, StepTimes};
+pub use pipeline::Pipeline;
 pub use plan::{Plan, PlanError, Request};
 pub use topology::{Device, Process, Topology, TopologyError};
 pub use world::{World, WorldError};
@@ -43,11 +46,13 @@ pub struct DataPlaneOptions {
     pub address: IpAddr,
     /// A secret that all processes of the job share.
     pub secret: [u8; 32],
+    /// What may carry the data.
+    pub transport: Choice,
 }
 
 impl Default for DataPlaneOptions {
     fn default() -> Self {
-        DataPlaneOptions { address: IpAddr::V4(Ipv4Addr::LOCALHOST), secret: [0; 32] }
+        DataPlaneOptions { address: IpAddr::V4(Ipv4Addr::LOCALHOST), secret: [0; 32], transport: Choice::Auto }
     }
 }
 
@@ -72,7 +77,7 @@ impl Runtime {
         let topology = Topology::new(processes)?;
         let transport = match listener {
             None => None,
-            Some(listener) => Some(connect(&world, &topology, listener, &data_plane.secret)?),
+            Some(listener) => Some(connect(&world, &topology, listener, &data_plane)?),
         };
         let devices =
             Devices { process_index: world.process_index(), devices_per_process: topology.devices_per_process() };
@@ -128,14 +133,15 @@ fn connect(
     world: &World,
     topology: &Topology,
     listener: TcpListener,
-    secret: &[u8; 32],
+    options: &DataPlaneOptions,
 ) -> Result<Arc<dyn Transport>, RuntimeError> {
     let addresses: Vec<SocketAddr> = topology.processes().iter().filter_map(|process| process.data_address).collect();
-    let transport = tcp::connect_mesh(world.process_index(), listener, &addresses, secret, world.limit())?;
-    Ok(Arc::new(transport))
+    let (this, secret, choice) = (world.process_index(), &options.secret, options.transport);
+    Ok(Arc::new(connect_mesh(this, listener, &addresses, secret, choice, world.limit())?))
 }
 
-fn create_client(plugin: &Plugin, devices: u32) -> Result<Client, RuntimeError> {
+/// A client with this many devices, where the plugin can choose.
+pub(crate) fn create_client(plugin: &Plugin, devices: u32) -> Result<Client, RuntimeError> {
     let device_count = [("cpu_device_count".to_owned(), Value::Int(devices.into()))];
     let client = match plugin.create_client(&device_count, None) {
         // Plugins of other platforms have as many devices as the host, and may refuse an option that they do not know.

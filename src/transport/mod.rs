@@ -6,12 +6,18 @@
 //! process never holds more of its peers' data than it asked for. Messages are matched by tag alone, never by arrival.
 //!
 //! Post every receive of a step before the sends of that step: a large send waits for the peer's buffer.
+//!
+//! Threads of their own move nothing: bytes come in while someone waits for any of them.
 
-pub mod tcp;
+pub mod mesh;
+mod shm;
 
 use std::io::IoSlice;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
+
+/// The size in bytes up to which messages travel at once.
+pub const EAGER_LIMIT: usize = 128 << 10;
 
 /// The name of one message between two processes. A tag is used once per direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,7 +74,7 @@ pub type AbortCallback = Box<dyn FnOnce(TransportError) + Send>;
 
 /// Tagged messages between the processes of a job; all methods may be called from several threads at once.
 pub trait Transport: Send + Sync {
-    /// What it is called on the command line.
+    /// What carries the bytes: `tcp`, `shm`, or both of them for different peers.
     fn name(&self) -> &'static str;
 
     /// Which process this is.
@@ -91,8 +97,22 @@ pub trait Transport: Send + Sync {
     /// Waits until the posted message is there. After an error the memory is left alone.
     fn complete(&self, from: u32, tag: Tag, wait: &Wait<'_>) -> Result<(), TransportError>;
 
-    /// Takes a posted receive back. May break the connection if the message is coming in right now.
+    /// Takes a posted receive back.
     fn cancel(&self, from: u32, tag: Tag);
+
+    /// Waits for a message of `len` bytes, at most [`EAGER_LIMIT`], that was not posted, and shows it to `with`. That
+    /// must not call the transport.
+    fn take(
+        &self,
+        from: u32,
+        tag: Tag,
+        len: usize,
+        wait: &Wait<'_>,
+        with: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), TransportError>;
+
+    /// Waits for a few moments until [`Transport::take`] would return at once; whether that is so.
+    fn arrives_soon(&self, from: u32, tag: Tag) -> bool;
 
     /// Ends the job: tells every peer why, as far as they can be reached, and fails every pending and future call here.
     fn abort(&self, reason: &str);

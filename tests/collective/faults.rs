@@ -9,9 +9,9 @@ use spmd_run::collective::{
     ArraySpec, CollectiveKind, CollectiveSpec, Communicator, Input, Limits, Output, ReduceOp, World,
 };
 use spmd_run::dtype::DType;
-use spmd_run::transport::tcp::{MeshError, connect_mesh};
+use spmd_run::transport::mesh::{Choice, MeshError, connect_mesh};
 
-use crate::harness::{Job, PATIENCE, Pending, SECRET, connect, listen};
+use crate::harness::{Job, PATIENCE, Paths, Pending, SECRET, connect, listen};
 
 fn all_reduce(key: u32, dtype: DType, len: usize) -> CollectiveSpec {
     let arrays = vec![ArraySpec::new(dtype, [len])];
@@ -100,7 +100,8 @@ fn job_through_proxy(budget: usize, then: Then, timeout: Duration) -> (Job, Prox
     let (listeners, addresses) = listen(2);
     let proxy = Proxy::new(addresses[0], budget, then);
     let (direct, through) = (addresses.clone(), vec![proxy.address, addresses[1]]);
-    let transports = connect(listeners, |process| if process == 1 { through.clone() } else { direct.clone() });
+    let transports =
+        connect(listeners, Paths::Tcp, |process| if process == 1 { through.clone() } else { direct.clone() });
     (Job::over(&[1, 1], transports, timeout), proxy)
 }
 
@@ -159,7 +160,7 @@ fn a_frame_larger_than_asked_for_is_refused() {
     let spec = all_reduce(0, DType::F32, 10);
     let programs = job.program(1, std::slice::from_ref(&spec));
     let waiting = Pending::enter(&programs[0], 1, &spec, 0, zeros(&spec));
-    let mut frame = vec![0; 56];
+    let mut frame = vec![0; 64];
     frame[0] = 1;
     frame[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
     proxy.orders.send(Order::Inject(frame)).unwrap();
@@ -168,34 +169,43 @@ fn a_frame_larger_than_asked_for_is_refused() {
 
 #[test]
 fn a_process_that_leaves_is_named() {
-    let mut job = Job::new(&[1, 1], PATIENCE);
-    let spec = all_reduce(0, DType::F32, 10);
-    let mut programs = job.program(1, std::slice::from_ref(&spec));
-    let waiting = Pending::enter(&programs[0], 1, &spec, 0, zeros(&spec));
-    programs.pop();
-    job.communicators.pop();
-    assert_mentions(&waiting.error(), &["process 1 has left the job"]);
+    for paths in [Paths::Tcp, Paths::Shm] {
+        let mut job = Job::new(&[1, 1], paths, PATIENCE);
+        let spec = all_reduce(0, DType::F32, 10);
+        let mut programs = job.program(1, std::slice::from_ref(&spec));
+        let waiting = Pending::enter(&programs[0], 1, &spec, 0, zeros(&spec));
+        programs.pop();
+        job.communicators.pop();
+        assert_mentions(&waiting.error(), &["process 1 has left the job"]);
+    }
 }
 
 #[test]
 fn abort_fails_calls_everywhere() {
-    let job = Job::new(&[1, 1, 2], PATIENCE);
-    let spec = all_reduce(0, DType::F32, 10);
-    let programs = job.program(1, std::slice::from_ref(&spec));
-    let waiting = Pending::enter(&programs[0], 1, &spec, 0, zeros(&spec));
-    // Its neighbour on process 2 never comes, so no thread waits for this one.
-    let gathering = Pending::enter(&programs[2], 1, &spec, 1, zeros(&spec));
-    std::thread::sleep(Duration::from_millis(50));
-    job.communicators[1].abort("the program crashed");
-    assert_mentions(&waiting.error(), &["process 1 failed", "the program crashed"]);
-    assert_mentions(&gathering.error(), &["failed", "the program crashed"]);
-    let later = Pending::enter(&programs[1], 1, &spec, 0, zeros(&spec));
-    assert_mentions(&later.error(), &["aborted: the program crashed"]);
+    for paths in [Paths::Tcp, Paths::Shm] {
+        let job = Job::new(&[1, 1, 2], paths, PATIENCE);
+        let spec = all_reduce(0, DType::F32, 10);
+        let programs = job.program(1, std::slice::from_ref(&spec));
+        let waiting = Pending::enter(&programs[0], 1, &spec, 0, zeros(&spec));
+        // Its neighbour on process 2 never comes, so no thread waits for this one.
+        let gathering = Pending::enter(&programs[2], 1, &spec, 1, zeros(&spec));
+        std::thread::sleep(Duration::from_millis(50));
+        job.communicators[1].abort("the program crashed");
+        assert_mentions(&waiting.error(), &["process 1 failed", "the program crashed"]);
+        assert_mentions(&gathering.error(), &["failed", "the program crashed"]);
+        let later = Pending::enter(&programs[1], 1, &spec, 0, zeros(&spec));
+        assert_mentions(&later.error(), &["aborted: the program crashed"]);
+    }
 }
 
 /// Two processes that come to different calls.
-fn diverge(first: (&CollectiveSpec, u64), second: (&CollectiveSpec, u64), specs: &[CollectiveSpec]) -> [String; 2] {
-    let job = Job::new(&[1, 1], PATIENCE);
+fn diverge(
+    first: (&CollectiveSpec, u64),
+    second: (&CollectiveSpec, u64),
+    specs: &[CollectiveSpec],
+    paths: Paths,
+) -> [String; 2] {
+    let job = Job::new(&[1, 1], paths, PATIENCE);
     let programs = job.program(1, specs);
     let start = Instant::now();
     let here = Pending::enter(&programs[0], first.1, first.0, 0, zeros(first.0));
@@ -207,11 +217,13 @@ fn diverge(first: (&CollectiveSpec, u64), second: (&CollectiveSpec, u64), specs:
 
 #[test]
 fn different_collectives_are_told_from_each_other() {
-    for len in [4, 1 << 20] {
-        let specs = [all_reduce(0, DType::F32, len), all_reduce(1, DType::F32, len), broadcast(2, len, vec![])];
-        for (first, second) in [(0, 1), (0, 2), (2, 0)] {
-            for error in diverge((&specs[first], 1), (&specs[second], 1), &specs) {
-                assert_mentions(&error, &[&specs[first].name, &specs[second].name]);
+    for paths in [Paths::Tcp, Paths::Shm] {
+        for len in [4, 1 << 20] {
+            let specs = [all_reduce(0, DType::F32, len), all_reduce(1, DType::F32, len), broadcast(2, len, vec![])];
+            for (first, second) in [(0, 1), (0, 2), (2, 0)] {
+                for error in diverge((&specs[first], 1), (&specs[second], 1), &specs, paths) {
+                    assert_mentions(&error, &[&specs[first].name, &specs[second].name]);
+                }
             }
         }
     }
@@ -219,11 +231,13 @@ fn different_collectives_are_told_from_each_other() {
 
 #[test]
 fn two_that_only_receive_are_told_from_each_other() {
-    for len in [4, 1 << 20] {
-        let specs = [broadcast(0, len, vec![vec![0, 1]]), broadcast(1, len, vec![vec![1, 0]])];
-        for (first, second) in [(0, 1), (1, 0)] {
-            for error in diverge((&specs[first], 1), (&specs[second], 1), &specs) {
-                assert_mentions(&error, &[&specs[0].name, &specs[1].name]);
+    for paths in [Paths::Tcp, Paths::Shm] {
+        for len in [4, 1 << 20] {
+            let specs = [broadcast(0, len, vec![vec![0, 1]]), broadcast(1, len, vec![vec![1, 0]])];
+            for (first, second) in [(0, 1), (1, 0)] {
+                for error in diverge((&specs[first], 1), (&specs[second], 1), &specs, paths) {
+                    assert_mentions(&error, &[&specs[0].name, &specs[1].name]);
+                }
             }
         }
     }
@@ -231,32 +245,36 @@ fn two_that_only_receive_are_told_from_each_other() {
 
 #[test]
 fn different_runs_are_told_from_each_other() {
-    let specs = [all_reduce(0, DType::F32, 10)];
-    for error in diverge((&specs[0], 1), (&specs[0], 2), &specs) {
-        assert_mentions(&error, &["all-reduce.0", "run 1", "run 2"]);
+    for paths in [Paths::Tcp, Paths::Shm] {
+        let specs = [all_reduce(0, DType::F32, 10)];
+        for error in diverge((&specs[0], 1), (&specs[0], 2), &specs, paths) {
+            assert_mentions(&error, &["all-reduce.0", "run 1", "run 2"]);
+        }
     }
 }
 
 #[test]
 fn different_operands_are_an_error() {
-    let job = Job::new(&[1, 1], PATIENCE);
-    for (program, other) in [all_reduce(3, DType::S32, 10), all_reduce(3, DType::F32, 11)].into_iter().enumerate() {
-        let job = if program == 0 { &job } else { &Job::new(&[1, 1], PATIENCE) };
-        let ours = all_reduce(3, DType::F32, 10);
-        let program = program as u64;
-        let here = job.communicators[0].program(program, vec![ours.clone()]).unwrap();
-        let there = job.communicators[1].program(program, vec![other.clone()]).unwrap();
-        let here = Pending::enter(&here, 1, &ours, 0, zeros(&ours));
-        let there = Pending::enter(&there, 1, &other, 0, zeros(&other));
-        for error in [here.error(), there.error()] {
-            assert_mentions(&error, &["all-reduce.3", "different instruction"]);
+    for paths in [Paths::Tcp, Paths::Shm] {
+        let job = Job::new(&[1, 1], paths, PATIENCE);
+        for (program, other) in [all_reduce(3, DType::S32, 10), all_reduce(3, DType::F32, 11)].into_iter().enumerate() {
+            let job = if program == 0 { &job } else { &Job::new(&[1, 1], paths, PATIENCE) };
+            let ours = all_reduce(3, DType::F32, 10);
+            let program = program as u64;
+            let here = job.communicators[0].program(program, vec![ours.clone()]).unwrap();
+            let there = job.communicators[1].program(program, vec![other.clone()]).unwrap();
+            let here = Pending::enter(&here, 1, &ours, 0, zeros(&ours));
+            let there = Pending::enter(&there, 1, &other, 0, zeros(&other));
+            for error in [here.error(), there.error()] {
+                assert_mentions(&error, &["all-reduce.3", "different instruction"]);
+            }
         }
     }
 }
 
 #[test]
 fn local_devices_in_different_collectives_are_an_error() {
-    let job = Job::new(&[2], PATIENCE);
+    let job = Job::new(&[2], Paths::Tcp, PATIENCE);
     let specs = [all_reduce(0, DType::F32, 10), all_reduce(1, DType::F32, 10)];
     let programs = job.program(1, &specs);
     let first = Pending::enter(&programs[0], 1, &specs[0], 0, zeros(&specs[0]));
@@ -268,30 +286,34 @@ fn local_devices_in_different_collectives_are_an_error() {
 
 #[test]
 fn whoever_is_missing_is_named() {
-    let job = Job::new(&[1, 1], Duration::from_millis(200));
-    let spec = all_reduce(0, DType::F32, 10);
-    let programs = job.program(1, std::slice::from_ref(&spec));
-    let waiting = Pending::enter(&programs[0], 1, &spec, 0, zeros(&spec));
-    assert_mentions(&waiting.error(), &["all-reduce.0", "process 1 did not arrive"]);
+    for paths in [Paths::Tcp, Paths::Shm] {
+        let job = Job::new(&[1, 1], paths, Duration::from_millis(200));
+        let spec = all_reduce(0, DType::F32, 10);
+        let programs = job.program(1, std::slice::from_ref(&spec));
+        let waiting = Pending::enter(&programs[0], 1, &spec, 0, zeros(&spec));
+        assert_mentions(&waiting.error(), &["all-reduce.0", "process 1 did not arrive"]);
 
-    let job = Job::new(&[3], Duration::from_millis(200));
-    let programs = job.program(1, std::slice::from_ref(&spec));
-    let waiting = Pending::enter(&programs[0], 1, &spec, 1, zeros(&spec));
-    assert_mentions(&waiting.error(), &["all-reduce.0", "device 0, device 2 of process 0 did not arrive"]);
+        let job = Job::new(&[3], paths, Duration::from_millis(200));
+        let programs = job.program(1, std::slice::from_ref(&spec));
+        let waiting = Pending::enter(&programs[0], 1, &spec, 1, zeros(&spec));
+        assert_mentions(&waiting.error(), &["all-reduce.0", "device 0, device 2 of process 0 did not arrive"]);
+    }
 }
 
 #[test]
 fn arriving_late_is_no_error() {
-    let job = Job::new(&[1, 1], PATIENCE);
-    for (id, len) in [(1, 10), (2, 1 << 20)] {
-        let spec = all_reduce(0, DType::F32, len);
-        let programs = job.program(id, std::slice::from_ref(&spec));
-        let early = Pending::enter(&programs[0], 1, &spec, 0, zeros(&spec));
-        std::thread::sleep(Duration::from_millis(300));
-        assert!(!early.is_done());
-        let late = Pending::enter(&programs[1], 1, &spec, 0, zeros(&spec));
-        early.wait().unwrap();
-        late.wait().unwrap();
+    for paths in [Paths::Tcp, Paths::Shm] {
+        let job = Job::new(&[1, 1], paths, PATIENCE);
+        for (id, len) in [(1, 10), (2, 1 << 20)] {
+            let spec = all_reduce(0, DType::F32, len);
+            let programs = job.program(id, std::slice::from_ref(&spec));
+            let early = Pending::enter(&programs[0], 1, &spec, 0, zeros(&spec));
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(!early.is_done());
+            let late = Pending::enter(&programs[1], 1, &spec, 0, zeros(&spec));
+            early.wait().unwrap();
+            late.wait().unwrap();
+        }
     }
 }
 
@@ -299,7 +321,7 @@ fn arriving_late_is_no_error() {
 fn calls_that_do_not_fit_are_refused() {
     let spec = all_reduce(0, DType::F32, 10);
     let call = |key: u32, device: u32, bytes: usize, runs: &[u64]| {
-        let job = Job::new(&[2], PATIENCE);
+        let job = Job::new(&[2], Paths::Tcp, PATIENCE);
         let groups = vec![vec![0], vec![1]];
         let programs = job.program(1, &[CollectiveSpec { groups, ..spec.clone() }]);
         let mut last = Ok(vec![]);
@@ -320,7 +342,7 @@ fn calls_that_do_not_fit_are_refused() {
     assert_mentions(&call(0, 0, 44, &[1]), &["[44] bytes instead of [40]"]);
     assert_mentions(&call(0, 0, 40, &[2, 1]), &["from run 2 back to run 1"]);
 
-    let job = Job::new(&[2], PATIENCE);
+    let job = Job::new(&[2], Paths::Tcp, PATIENCE);
     let programs = job.program(1, std::slice::from_ref(&spec));
     let first = Pending::enter(&programs[0], 1, &spec, 0, zeros(&spec));
     let again = Pending::enter(&programs[0], 1, &spec, 0, zeros(&spec));
@@ -330,7 +352,7 @@ fn calls_that_do_not_fit_are_refused() {
 
 #[test]
 fn specs_that_mean_nothing_are_refused() {
-    let job = Job::new(&[2, 2], PATIENCE);
+    let job = Job::new(&[2, 2], Paths::Tcp, PATIENCE);
     let problem = |spec: CollectiveSpec| job.communicators[0].program(1, vec![spec]).err().unwrap().to_string();
     let plain = all_reduce(5, DType::F32, 6);
     let with_groups = |groups| CollectiveSpec { groups, ..plain.clone() };
@@ -379,7 +401,7 @@ fn ragged_numbers_that_do_not_fit_are_an_error() {
     ];
     for layout in [&[1, 1][..], &[2]] {
         for (lists, words) in cases {
-            let job = Job::new(layout, PATIENCE);
+            let job = Job::new(layout, Paths::Tcp, PATIENCE);
             let programs = job.program(1, std::slice::from_ref(&spec));
             let mut good = vec![vec![0; 32], vec![0; 32]];
             good.extend([[0, 0], [2, 1], [0, 0], [2, 1]].map(list));
@@ -402,8 +424,9 @@ fn another_jobs_process_is_turned_away() {
     let (mut listeners, addresses) = listen(2);
     let (second, first) = (listeners.pop().unwrap(), listeners.pop().unwrap());
     let at = addresses.clone();
-    let first = std::thread::spawn(move || connect_mesh(0, first, &at, SECRET, Duration::from_millis(500)));
-    let error = connect_mesh(1, second, &addresses, b"another secret", PATIENCE).err().unwrap();
+    let first =
+        std::thread::spawn(move || connect_mesh(0, first, &at, SECRET, Choice::Auto, Duration::from_millis(500)));
+    let error = connect_mesh(1, second, &addresses, b"another secret", Choice::Auto, PATIENCE).err().unwrap();
     assert!(matches!(error, MeshError::WrongSecret { peer: 0, .. }), "{error}");
     assert_mentions(&error.to_string(), &["process 0", &addresses[0].to_string(), "secret"]);
     let error = first.join().unwrap().err().unwrap().to_string();
@@ -416,7 +439,8 @@ fn processes_that_do_not_connect_are_named() {
     // Nobody listens at the first one; the second one listens and says nothing.
     drop(listeners.remove(0));
     let third = listeners.remove(1);
-    let error = connect_mesh(2, third, &addresses, SECRET, Duration::from_millis(300)).err().unwrap().to_string();
+    let error =
+        connect_mesh(2, third, &addresses, SECRET, Choice::Auto, Duration::from_millis(300)).err().unwrap().to_string();
     assert_mentions(&error, &["process 0 at", "refused", "process 1 at", "process 3 did not call"]);
 }
 
@@ -431,7 +455,7 @@ fn garbage_on_the_port_does_no_harm() {
             stranger
         })
         .collect();
-    let job = Job::over(&[1, 1], connect(listeners, |_| addresses.clone()), PATIENCE);
+    let job = Job::over(&[1, 1], connect(listeners, Paths::Tcp, |_| addresses.clone()), PATIENCE);
     let spec = all_reduce(0, DType::F32, 10);
     let programs = job.program(1, std::slice::from_ref(&spec));
     for outcome in job.run(&programs, 1, &spec, &[zeros(&spec), zeros(&spec)]) {

@@ -8,7 +8,7 @@ use spmd_run::collective::{
     CollectiveError, CollectiveSpec, Communicator, Input, Limits, Output, ProgramCollectives, World,
 };
 use spmd_run::transport::Transport;
-use spmd_run::transport::tcp::{TcpTransport, connect_mesh};
+use spmd_run::transport::mesh::{Choice, Mesh, connect_mesh};
 
 pub const SECRET: &[u8] = b"the secret of this job";
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -21,14 +21,42 @@ pub fn listen(processes: usize) -> (Vec<TcpListener>, Vec<SocketAddr>) {
     (listeners, addresses)
 }
 
+/// What carries the bytes between the processes of a job.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Paths {
+    Tcp,
+    Shm,
+    /// Processes with an odd index use TCP only.
+    Mixed,
+}
+
+pub const ALL_PATHS: [Paths; 3] = [Paths::Tcp, Paths::Shm, Paths::Mixed];
+
+impl Paths {
+    fn choice(self, process: usize) -> Choice {
+        match self {
+            Paths::Tcp => Choice::Tcp,
+            Paths::Shm => Choice::Shm,
+            Paths::Mixed if process % 2 == 1 => Choice::Tcp,
+            Paths::Mixed => Choice::Auto,
+        }
+    }
+}
+
 /// Connects processes; `addresses_of` says where each looks for the others.
-pub fn connect(listeners: Vec<TcpListener>, addresses_of: impl Fn(usize) -> Vec<SocketAddr>) -> Vec<Arc<TcpTransport>> {
+pub fn connect(
+    listeners: Vec<TcpListener>,
+    paths: Paths,
+    addresses_of: impl Fn(usize) -> Vec<SocketAddr>,
+) -> Vec<Arc<Mesh>> {
     let connecting: Vec<_> = listeners
         .into_iter()
         .enumerate()
         .map(|(index, listener)| {
-            let addresses = addresses_of(index);
-            std::thread::spawn(move || connect_mesh(index as u32, listener, &addresses, SECRET, PATIENCE).unwrap())
+            let (addresses, choice) = (addresses_of(index), paths.choice(index));
+            std::thread::spawn(move || {
+                connect_mesh(index as u32, listener, &addresses, SECRET, choice, PATIENCE).unwrap()
+            })
         })
         .collect();
     connecting.into_iter().map(|thread| Arc::new(thread.join().unwrap())).collect()
@@ -41,15 +69,15 @@ pub struct Job {
 }
 
 impl Job {
-    pub fn new(devices_per_process: &[u32], timeout: Duration) -> Job {
+    pub fn new(devices_per_process: &[u32], paths: Paths, timeout: Duration) -> Job {
         let (listeners, addresses) = listen(devices_per_process.len());
         if devices_per_process.len() == 1 {
             return Job::over(devices_per_process, vec![], timeout);
         }
-        Job::over(devices_per_process, connect(listeners, |_| addresses.clone()), timeout)
+        Job::over(devices_per_process, connect(listeners, paths, |_| addresses.clone()), timeout)
     }
 
-    pub fn over(devices_per_process: &[u32], transports: Vec<Arc<TcpTransport>>, timeout: Duration) -> Job {
+    pub fn over(devices_per_process: &[u32], transports: Vec<Arc<Mesh>>, timeout: Duration) -> Job {
         let mut transports = transports.into_iter();
         let communicators = (0..devices_per_process.len())
             .map(|process| {

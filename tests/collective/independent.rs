@@ -3,7 +3,7 @@ use std::sync::Arc;
 use spmd_run::collective::{ArraySpec, CollectiveKind, CollectiveSpec, ReduceOp};
 use spmd_run::dtype::DType;
 
-use crate::harness::{Job, PATIENCE, Pending};
+use crate::harness::{ALL_PATHS, Job, PATIENCE, Paths, Pending};
 
 const PROCESSES: usize = 4;
 const LOCAL: usize = 8;
@@ -26,7 +26,11 @@ fn groups(of: impl Fn(usize) -> usize) -> Vec<Vec<u32>> {
 /// 8 devices on each of 4 processes go through collectives of many groups at their own pace.
 #[test]
 fn many_groups_do_not_block_each_other() {
-    let job = Job::new(&[LOCAL as u32; PROCESSES], PATIENCE);
+    ALL_PATHS.into_iter().for_each(run_many_groups);
+}
+
+fn run_many_groups(paths: Paths) {
+    let job = Job::new(&[LOCAL as u32; PROCESSES], paths, PATIENCE);
     let specs = [
         // Pairs of neighbours' processes, columns across all processes, rows within each, pairs across, everyone.
         sum(0, groups(|device| device % LOCAL + device / (2 * LOCAL) * LOCAL), 300),

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use spmd_run::collective::{ArraySpec, CollectiveKind, CollectiveSpec, ReduceOp};
 use spmd_run::dtype::DType;
 
-use crate::harness::Job;
+use crate::harness::{ALL_PATHS, Job, Paths};
 use crate::reference;
 
 const OPS: [ReduceOp; 7] =
@@ -209,9 +209,9 @@ fn make_operands(spec: &CollectiveSpec, devices: usize, values: &mut Values) -> 
 }
 
 /// Runs instructions on a layout and compares with the reference.
-fn check(devices_per_process: &[u32], kinds: &[(usize, bool)], seed: u64) {
+fn check(devices_per_process: &[u32], paths: Paths, kinds: &[(usize, bool)], seed: u64) {
     let mut values = Values(seed);
-    let job = Job::new(devices_per_process, Duration::from_secs(30));
+    let job = Job::new(devices_per_process, paths, Duration::from_secs(30));
     let devices = job.device_count() as usize;
     let specs: Vec<CollectiveSpec> = kinds
         .iter()
@@ -253,18 +253,21 @@ proptest! {
     fn every_collective_is_as_defined(
         devices_per_process in prop::collection::vec(1u32..=3, 1..=4),
         kinds in prop::collection::vec((0..KINDS, prop::bool::weighted(0.1)), 1..=6),
+        paths in prop::sample::select(&ALL_PATHS),
         seed: u64,
     ) {
-        check(&devices_per_process, &kinds, seed);
+        check(&devices_per_process, paths, &kinds, seed);
     }
 }
 
 /// All kinds with messages that take the way of large ones, on layouts of every sort.
 #[test]
 fn large_arrays() {
-    for (seed, layout) in [&[1, 1][..], &[3, 1, 2], &[1, 2, 1, 1]].into_iter().enumerate() {
+    let layouts = [&[1, 1][..], &[1, 1], &[3, 1, 2], &[1, 2, 1, 1]];
+    let paths = [Paths::Tcp, Paths::Shm, Paths::Mixed, Paths::Shm];
+    for (seed, (layout, paths)) in layouts.into_iter().zip(paths).enumerate() {
         let kinds: Vec<(usize, bool)> = (0..KINDS).map(|kind| (kind, true)).collect();
-        check(layout, &kinds, seed as u64);
+        check(layout, paths, &kinds, seed as u64);
     }
 }
 
@@ -272,7 +275,7 @@ fn large_arrays() {
 #[test]
 fn every_type_and_operation() {
     let layout = [2, 1, 1];
-    let job = Job::new(&layout, Duration::from_secs(30));
+    let job = Job::new(&layout, Paths::Shm, Duration::from_secs(30));
     let mut values = Values(1);
     let mut specs = vec![];
     for dtype in DType::all() {

@@ -15,7 +15,8 @@ use spmd_run::pjrt::{
     Buffer, Client, CompileOptions, ExecuteOptions, HostLayout, LoadedExecutable, Plugin, Program, ProgramFormat,
 };
 use spmd_run::runtime::bridge::{self, Run, RunContext};
-use spmd_run::transport::{Transport, tcp};
+use spmd_run::transport::Transport;
+use spmd_run::transport::mesh::{Choice, connect_mesh};
 
 use super::client;
 
@@ -163,7 +164,7 @@ fn transports(processes: usize) -> Vec<Option<Arc<dyn Transport>>> {
             let addresses = &addresses;
             scope.spawn(move || {
                 let timeout = Duration::from_secs(30);
-                tcp::connect_mesh(index as u32, listener, addresses, b"a secret of the test", timeout).unwrap()
+                connect_mesh(index as u32, listener, addresses, b"a secret of the test", Choice::Auto, timeout).unwrap()
             })
         };
         let threads: Vec<_> = listeners.into_iter().enumerate().map(connect).collect();

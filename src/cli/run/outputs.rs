@@ -40,6 +40,7 @@ impl Report {
             "device_count": plan.device_count(),
             "platform": platform,
             "transport": transport,
+            "notes": executable.notes(),
             "arguments": arrays_json("arg", executable.parameters()),
             "results": arrays_json("out", executable.results()),
         });

@@ -55,7 +55,8 @@ impl Shared {
             locals.filter(|&local| (local as usize) < state.current.len()).collect::<Vec<u32>>()
         };
         let members = locals(id);
-        let arrived: Vec<u32> = state.gathering.get(id)?.arrived.iter().map(|arrived| arrived.local_device).collect();
+        let arrived: Vec<u32> =
+            state.gathering.get(id)?.waiting.iter().map(|(local_device, _)| *local_device).collect();
         for &local in members.iter().filter(|local| !arrived.contains(local)) {
             let Some(other) = state.current[local as usize] else { continue };
             if !state.gathering.contains_key(&other) {

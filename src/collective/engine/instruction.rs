@@ -4,17 +4,70 @@ use crate::collective::buffer::{Input, Output};
 use crate::collective::error::CollectiveError;
 use crate::collective::exchange::InstanceId;
 use crate::collective::group::{Group, World};
-use crate::collective::movement;
-use crate::collective::spec::{ArraySpec, CollectiveSpec};
+use crate::collective::spec::{ArraySpec, CollectiveKind, CollectiveSpec};
+use crate::collective::{movement, reduction};
 
 use super::lock;
+
+/// A group that has members on this process.
+pub(super) struct LocalGroup {
+    pub group: Group,
+    pub plan: movement::Plan,
+    pub pace: Pace,
+}
+
+/// Who runs a collective, so that no thread of the plugin waits for long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// The thread of its last device: there is no other process to wait for.
+    Local,
+    /// The same thread sends what others need, and finishes unless these take their time.
+    OneStep,
+    /// The same thread tells the others that it is there, and goes on unless these take their time.
+    Brief,
+    /// A thread of the engine's.
+    Long,
+}
+
+/// Messages up to this size travel before anyone knows whether the others are there.
+const ONE_STEP_LIMIT: usize = 64 << 10;
+
+/// Up to this size in bytes of its larger arrays, a collective is over sooner than another thread is awake.
+const BRIEF_LIMIT: usize = 2 << 20;
+
+impl LocalGroup {
+    fn new(spec: &CollectiveSpec, group: Group) -> LocalGroup {
+        let plan = movement::Plan::new(spec, &group);
+        let is_one_step = match spec.kind {
+            CollectiveKind::AllReduce { .. } | CollectiveKind::ReduceScatter { .. } => {
+                reduction::is_one_step(spec, &group, ONE_STEP_LIMIT)
+            }
+            CollectiveKind::RaggedAllToAll => false,
+            _ => plan.is_small(ONE_STEP_LIMIT),
+        };
+        // That everyone whom a process exchanges messages with is there must mean that all are: nobody then waits for one
+        // that has yet to come.
+        let all_meet = group.parts.len() == 2 || !matches!(spec.kind, CollectiveKind::CollectivePermute { .. });
+        let size = |arrays: &[ArraySpec]| arrays.iter().filter_map(ArraySpec::size).sum::<usize>();
+        let pace = if group.parts.len() == 1 {
+            Pace::Local
+        } else if is_one_step {
+            Pace::OneStep
+        } else if all_meet && size(&spec.operands).max(size(&spec.results)) <= BRIEF_LIMIT {
+            Pace::Brief
+        } else {
+            Pace::Long
+        };
+        LocalGroup { group, plan, pace }
+    }
+}
 
 /// A collective of a program, prepared for this process.
 pub(super) struct Instruction {
     pub spec: CollectiveSpec,
     pub digest: u64,
     /// By index; `None` for groups without members on this process.
-    pub groups: Vec<Option<(Group, movement::Plan)>>,
+    pub groups: Vec<Option<LocalGroup>>,
     /// All groups' members, for judging other processes' messages.
     pub members: Vec<Vec<u32>>,
     /// Group and rank of each local device.
@@ -33,8 +86,7 @@ impl Instruction {
         spec.check(&members, device_count)?;
         let with_plan = |members: &Vec<u32>| {
             let group = Group::new(members.clone(), processes, world.process_index)?;
-            let plan = movement::Plan::new(&spec, &group);
-            Some((group, plan))
+            Some(LocalGroup::new(&spec, group))
         };
         let groups = members.iter().map(with_plan).collect();
         let mut places = vec![None; world.local_device_count() as usize];
@@ -57,6 +109,11 @@ impl Instruction {
             places,
             spec,
         })
+    }
+
+    /// A group, if it has members here.
+    pub fn local(&self, group: u32) -> Option<&LocalGroup> {
+        self.groups.get(group as usize)?.as_ref()
     }
 
     /// The group and rank of a local device whose buffers fit the instruction.

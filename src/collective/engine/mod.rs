@@ -12,10 +12,10 @@ use crate::transport::{Transport, TransportError};
 use super::buffer::{Input, Output};
 use super::error::CollectiveError;
 use super::exchange::InstanceId;
-use super::group::{Group, World};
+use super::group::World;
 use super::scratch::ScratchPool;
 use super::spec::CollectiveSpec;
-use instruction::Instruction;
+use instruction::{Instruction, LocalGroup, Pace};
 
 /// Limits of a [`Communicator`].
 #[derive(Clone, Copy, Debug)]
@@ -56,17 +56,25 @@ pub(super) struct Call {
     pub results: Vec<Output>,
 }
 
-struct Arrived {
-    local_device: u32,
-    call: Call,
-    done: Done,
-}
-
+/// A call of a whole group, as far as its local devices have arrived.
 struct Instance {
     id: InstanceId,
     instruction: Arc<Instruction>,
-    arrived: Vec<Arrived>,
+    /// In rank order.
+    calls: Vec<Call>,
+    /// Device and what lets it go on, in the same order.
+    waiting: Vec<(u32, Done)>,
     since: Instant,
+}
+
+/// How much of a collective is to be done.
+#[derive(Clone, Copy)]
+enum Share {
+    All,
+    /// What needs no other process.
+    FirstHalf,
+    /// What is left after that.
+    SecondHalf,
 }
 
 struct Shared {
@@ -84,7 +92,7 @@ struct Shared {
 /// What engine threads do.
 enum Job {
     /// Every local member of the group is here.
-    Run(Instance),
+    Run(Instance, Share),
     /// A call has come to its end.
     Return(Done, Result<(), CollectiveError>),
 }
@@ -258,20 +266,28 @@ impl ProgramCollectives {
         };
         let id = InstanceId { program: self.program.id, run, key, group, trip };
         state.current[local_device as usize] = Some(id);
-        let arrived = Arrived { local_device, call: Call { rank, args, results }, done };
-        let instance = state.gathering.entry(id).or_insert_with(|| Instance {
+        let call = Call { rank, args, results };
+        let local_ranks = instruction.local(group).map_or(0, |local| local.group.local_ranks().len());
+        let mut instance = state.gathering.remove(&id).unwrap_or_else(|| Instance {
             id,
             instruction: Arc::clone(instruction),
-            arrived: Vec::new(),
+            calls: Vec::with_capacity(local_ranks),
+            waiting: Vec::with_capacity(local_ranks),
             since: Instant::now(),
         });
-        instance.arrived.push(arrived);
-        if instance.arrived.len() == instance.group().map_or(0, |group| group.local_ranks().len()) {
-            if let Some(instance) = state.gathering.remove(&id) {
-                self.shared.put_to_work(state, Job::Run(instance));
+        let place = instance.calls.partition_point(|other| other.rank < rank);
+        instance.calls.insert(place, call);
+        instance.waiting.insert(place, (local_device, done));
+        if instance.calls.len() == local_ranks {
+            if instance.local().is_some_and(|local| local.pace != Pace::Long) {
+                drop(state);
+                self.shared.run_here(instance, local_device);
+            } else {
+                self.shared.put_to_work(state, Job::Run(instance, Share::All));
             }
             return Ok(());
         }
+        state.gathering.insert(id, instance);
         if let Some(explanation) = self.shared.local_divergence(&state, &id) {
             drop(state);
             self.shared.fail(CollectiveError::Diverged(explanation));
@@ -283,8 +299,8 @@ impl ProgramCollectives {
 }
 
 impl Instance {
-    fn group(&self) -> Option<&Group> {
-        self.instruction.groups.get(self.id.group as usize)?.as_ref().map(|(group, _)| group)
+    fn local(&self) -> Option<&LocalGroup> {
+        self.instruction.local(self.id.group)
     }
 }
 
@@ -314,21 +330,21 @@ impl Shared {
             let mut pending: Vec<Instance> = std::mem::take(&mut state.gathering).into_values().collect();
             for job in std::mem::take(&mut state.ready) {
                 match job {
-                    Job::Run(instance) => pending.push(instance),
+                    Job::Run(instance, _) => pending.push(instance),
                     Job::Return(..) => state.ready.push_back(job),
                 }
             }
-            for arrived in pending.iter().flat_map(|instance| &instance.arrived) {
-                state.current[arrived.local_device as usize] = None;
+            for (local_device, _) in pending.iter().flat_map(|instance| &instance.waiting) {
+                state.current[*local_device as usize] = None;
             }
             (error, pending)
         };
         if let Some(transport) = &self.transport {
             transport.abort(&first.to_string());
         }
-        for Arrived { call, done, .. } in pending.into_iter().flat_map(|instance| instance.arrived) {
-            drop(call);
-            done(Err(first.clone()));
+        for Instance { calls, waiting, .. } in pending {
+            drop(calls);
+            waiting.into_iter().for_each(|(_, done)| done(Err(first.clone())));
         }
         first
     }

@@ -3,18 +3,33 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::collective::error::CollectiveError;
-use crate::collective::exchange::{Exchange, InstanceId};
+use crate::collective::exchange::{Exchange, InstanceId, MEETING};
 use crate::collective::group::Group;
+use crate::collective::movement;
 use crate::collective::ragged::{self, RaggedError};
-use crate::collective::spec::CollectiveKind;
-use crate::collective::{movement, reduction};
+use crate::collective::reduction::Reduction;
+use crate::collective::spec::{CollectiveKind, CollectiveSpec};
 use crate::transport::TransportError;
 
-use super::instruction::Instruction;
-use super::{Arrived, Call, Instance, Job, Shared, State, lock, remote_error};
+use super::instruction::{Instruction, LocalGroup, Pace};
+use super::{Call, Instance, Job, Share, Shared, State, lock, remote_error};
 
 /// Longer limits than this are cut, so that deadlines stay representable.
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
+/// The other processes that a collective exchanges messages with.
+fn others<'a>(spec: &CollectiveSpec, local: &'a LocalGroup) -> Box<dyn Iterator<Item = u32> + 'a> {
+    if moves_only(&spec.kind) {
+        Box::new(local.plan.processes())
+    } else {
+        Box::new(local.group.peers().map(|part| part.process))
+    }
+}
+
+fn moves_only(kind: &CollectiveKind) -> bool {
+    use CollectiveKind::{AllReduce, RaggedAllToAll, ReduceScatter};
+    !matches!(kind, AllReduce { .. } | ReduceScatter { .. } | RaggedAllToAll)
+}
 
 impl Shared {
     /// Wakes or starts a thread for a job.
@@ -55,26 +70,43 @@ impl Shared {
             };
             drop(state);
             match job {
-                Job::Run(instance) => self.run(instance),
+                Job::Run(instance, share) => self.run(instance, share),
                 Job::Return(done, outcome) => done(outcome),
             }
         }
     }
 
-    fn run(self: &Arc<Self>, instance: Instance) {
-        let Instance { id, instruction, mut arrived, .. } = instance;
-        arrived.sort_by_key(|arrived| arrived.call.rank);
-        let mut calls = Vec::with_capacity(arrived.len());
-        let mut waiting = Vec::with_capacity(arrived.len());
-        for Arrived { local_device, call, done } in arrived {
-            calls.push(call);
-            waiting.push((local_device, done));
+    /// Runs a collective that is soon over on the thread of its last device, or the first half of it if other processes
+    /// take their time.
+    pub(super) fn run_here(self: &Arc<Self>, mut instance: Instance, local_device: u32) {
+        let is_local = instance.local().is_some_and(|local| local.pace == Pace::Local);
+        let mut outcome = self.guarded(&mut instance, if is_local { Share::All } else { Share::FirstHalf });
+        if outcome.is_ok() && !is_local {
+            if !self.others_arrive_soon(&instance) {
+                return self.put_to_work(lock(&self.state), Job::Run(instance, Share::SecondHalf));
+            }
+            outcome = self.guarded(&mut instance, Share::SecondHalf);
         }
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.execute(&id, &instruction, &mut calls)));
-        let outcome = outcome.unwrap_or_else(|_| {
-            let problem = "the engine panicked".to_owned();
-            Err(CollectiveError::Internal { instruction: instruction.spec.name.clone(), problem })
-        });
+        self.complete(instance, outcome, Some(local_device));
+    }
+
+    fn others_arrive_soon(&self, instance: &Instance) -> bool {
+        let Instance { id, instruction, .. } = instance;
+        let Some(local) = instance.local() else { return true };
+        let step = if local.pace == Pace::Brief { MEETING } else { 0 };
+        self.exchange(id, instruction, &local.group, |exchange| {
+            others(&instruction.spec, local).all(|process| exchange.arrives_soon(process, step))
+        })
+    }
+
+    fn run(self: &Arc<Self>, mut instance: Instance, share: Share) {
+        let outcome = self.guarded(&mut instance, share);
+        self.complete(instance, outcome, None);
+    }
+
+    /// Lets the devices go on; `here`, if any, on this thread.
+    fn complete(self: &Arc<Self>, instance: Instance, outcome: Result<(), CollectiveError>, here: Option<u32>) {
+        let Instance { calls, mut waiting, .. } = instance;
         drop(calls);
         let outcome = outcome.map_err(|error| self.fail(error));
         let mut state = lock(&self.state);
@@ -83,7 +115,8 @@ impl Shared {
         }
         drop(state);
         // A device may go on with its program inside `done` and wait there for another one that is done here, too.
-        let last = waiting.pop();
+        let on_this_thread = waiting.iter().position(|(device, _)| here.is_none_or(|here| here == *device));
+        let last = on_this_thread.map(|index| waiting.swap_remove(index));
         for (_, done) in waiting {
             self.put_to_work(lock(&self.state), Job::Return(done, outcome.clone()));
         }
@@ -92,35 +125,84 @@ impl Shared {
         }
     }
 
-    fn execute(&self, id: &InstanceId, instruction: &Instruction, calls: &mut [Call]) -> Result<(), CollectiveError> {
-        let name = || instruction.spec.name.clone();
-        let Some(Some((group, plan))) = instruction.groups.get(id.group as usize) else {
-            return Err(CollectiveError::Internal { instruction: name(), problem: "no such group".to_owned() });
-        };
-        let exchange = Exchange {
+    fn guarded(&self, instance: &mut Instance, share: Share) -> Result<(), CollectiveError> {
+        let Instance { id, instruction, calls, .. } = instance;
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.execute(id, instruction, calls, share)));
+        outcome.unwrap_or_else(|_| {
+            let problem = "the engine panicked".to_owned();
+            Err(CollectiveError::Internal { instruction: instruction.spec.name.clone(), problem })
+        })
+    }
+
+    fn exchange<R>(
+        &self,
+        id: &InstanceId,
+        instruction: &Instruction,
+        group: &Group,
+        with: impl FnOnce(&Exchange<'_>) -> R,
+    ) -> R {
+        with(&Exchange {
             transport: self.transport.as_deref(),
             id: *id,
             digest: instruction.digest,
             deadline: Instant::now() + self.limits.timeout.min(FOREVER),
             judge: &|peer, tag| self.judge(id, instruction, group, peer, tag),
+        })
+    }
+
+    fn execute(
+        &self,
+        id: &InstanceId,
+        instruction: &Instruction,
+        calls: &mut [Call],
+        share: Share,
+    ) -> Result<(), CollectiveError> {
+        let name = || instruction.spec.name.clone();
+        let Some(local) = instruction.local(id.group) else {
+            return Err(CollectiveError::Internal { instruction: name(), problem: "no such group".to_owned() });
         };
-        let spec = &instruction.spec;
-        let outcome = match spec.kind {
-            CollectiveKind::AllReduce { op } => reduction::all_reduce(spec, op, group, calls, &exchange, &self.scratch),
-            CollectiveKind::ReduceScatter { op, dim } => {
-                reduction::reduce_scatter(spec, op, dim, group, calls, &exchange, &self.scratch)
-            }
-            CollectiveKind::RaggedAllToAll => {
-                match ragged::ragged_all_to_all(spec, group, calls, &exchange, &self.scratch) {
-                    Err(RaggedError::Call(problem)) => {
-                        return Err(CollectiveError::InvalidCall { instruction: name(), problem });
-                    }
-                    Err(RaggedError::Transport(error)) => Err(error),
-                    Ok(()) => Ok(()),
+        let LocalGroup { group, plan, pace } = local;
+        let (spec, scratch) = (&instruction.spec, &self.scratch);
+        let outcome = self.exchange(id, instruction, group, |exchange| {
+            let mut share = share;
+            if *pace == Pace::Brief {
+                let mut others = others(spec, local);
+                let met = match share {
+                    Share::FirstHalf => others.try_for_each(|process| exchange.send(process, MEETING, &[])),
+                    _ => others.try_for_each(|process| exchange.take(process, MEETING, 0, &mut |_| {})),
+                };
+                if met.is_err() || matches!(share, Share::FirstHalf) {
+                    return Ok(met);
                 }
+                share = Share::All;
             }
-            _ => movement::run(plan, calls, &exchange, &self.scratch),
-        };
+            let (op, scatter) = match spec.kind {
+                CollectiveKind::AllReduce { op } => (op, None),
+                CollectiveKind::ReduceScatter { op, dim } => (op, Some(dim)),
+                CollectiveKind::RaggedAllToAll => {
+                    return match ragged::ragged_all_to_all(spec, group, calls, exchange, scratch) {
+                        Err(RaggedError::Call(problem)) => {
+                            Err(CollectiveError::InvalidCall { instruction: name(), problem })
+                        }
+                        Err(RaggedError::Transport(error)) => Ok(Err(error)),
+                        Ok(()) => Ok(Ok(())),
+                    };
+                }
+                _ => {
+                    return Ok(match share {
+                        Share::All => movement::run(plan, calls, exchange, scratch),
+                        Share::FirstHalf => movement::begin(plan, calls, exchange, scratch),
+                        Share::SecondHalf => movement::finish(plan, calls, exchange),
+                    });
+                }
+            };
+            let reduction = Reduction { spec, op, scatter, group, scratch };
+            Ok(match share {
+                Share::All => reduction.run(calls, exchange),
+                Share::FirstHalf => reduction.begin(calls, exchange),
+                Share::SecondHalf => reduction.finish(calls, exchange),
+            })
+        })?;
         outcome.map_err(|error| self.transport_error(instruction, error))
     }
 
@@ -166,9 +248,9 @@ impl Shared {
     }
 
     fn gathering_timeout(&self, instance: &Instance) -> CollectiveError {
-        let arrived: Vec<usize> = instance.arrived.iter().map(|arrived| arrived.call.rank).collect();
+        let arrived: Vec<usize> = instance.calls.iter().map(|call| call.rank).collect();
         let members = instance.instruction.members.get(instance.id.group as usize);
-        let local = instance.group().map_or(&[][..], Group::local_ranks);
+        let local = instance.local().map_or(&[][..], |local| local.group.local_ranks());
         let missing: Vec<String> = local
             .iter()
             .filter(|rank| !arrived.contains(rank))

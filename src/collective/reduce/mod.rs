@@ -118,6 +118,23 @@ where
 const BLOCK: usize = 16 << 10;
 
 fn fold_with<T: Element, O: Combine<T>>(sources: &[Source<'_>], target: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has the instructions.
+        return unsafe { fold_blocks_avx2::<T, O>(sources, target) };
+    }
+    fold_blocks::<T, O>(sources, target);
+}
+
+/// The same loop, compiled for vectors of 32 bytes.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn fold_blocks_avx2<T: Element, O: Combine<T>>(sources: &[Source<'_>], target: &mut [u8]) {
+    fold_blocks::<T, O>(sources, target);
+}
+
+#[inline(always)]
+fn fold_blocks<T: Element, O: Combine<T>>(sources: &[Source<'_>], target: &mut [u8]) {
     let own_is_later = sources.iter().skip(1).any(|source| matches!(source, Source::Target));
     let mut saved = [0; BLOCK];
     for (index, out) in target.chunks_mut(BLOCK).enumerate() {
@@ -177,6 +194,23 @@ fn fold_widened(op: ReduceOp, codec: &impl Codec, sources: &[Source<'_>], target
 const WIDE_BLOCK: usize = 2048;
 
 fn fold_through_f32<O: Combine<f32>>(codec: &impl Codec, sources: &[Source<'_>], target: &mut [u8], wide: bool) {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has the instructions.
+        return unsafe { fold_f32_blocks_avx2::<O>(codec, sources, target, wide) };
+    }
+    fold_f32_blocks::<O>(codec, sources, target, wide);
+}
+
+/// The same loop, compiled for vectors of 32 bytes.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn fold_f32_blocks_avx2<O: Combine<f32>>(codec: &impl Codec, sources: &[Source<'_>], target: &mut [u8], wide: bool) {
+    fold_f32_blocks::<O>(codec, sources, target, wide);
+}
+
+#[inline(always)]
+fn fold_f32_blocks<O: Combine<f32>>(codec: &impl Codec, sources: &[Source<'_>], target: &mut [u8], wide: bool) {
     let target_size = if wide { size_of::<f32>() } else { codec.size() };
     let [first, rest @ ..] = sources else { return };
     if let (Source::Native(bytes), [], false) = (first, rest, wide) {

@@ -27,12 +27,14 @@ impl Codec for Bf16 {
         2
     }
 
+    #[inline(always)]
     fn decode(&self, bytes: &[u8], values: &mut [f32]) {
         for (value, pattern) in values.iter_mut().zip(cast::<u16>(bytes)) {
             *value = f32::from_bits(u32::from(pattern.0) << 16);
         }
     }
 
+    #[inline(always)]
     fn encode(&self, values: &[f32], bytes: &mut [u8]) {
         for (pattern, value) in bytes.as_chunks_mut().0.iter_mut().zip(values) {
             let bits = value.to_bits();

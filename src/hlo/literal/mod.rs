@@ -95,6 +95,11 @@ impl DenseWriter {
         DenseWriter { dtype, words: Vec::with_capacity(len_hint.min(1 << 16)) }
     }
 
+    /// Whether the elements are real floating-point numbers.
+    pub fn is_of_floats(&self) -> bool {
+        self.dtype != DType::Pred && integer_is_signed(self.dtype).is_none() && part_of_complex(self.dtype).is_none()
+    }
+
     /// Elements so far.
     pub fn len(&self) -> usize {
         self.words.len() / words_per_element(self.dtype)
@@ -176,6 +181,21 @@ pub fn check_length(literal: &LiteralProto) -> Result<(), LiteralError> {
     if expected != found {
         return Err(LiteralError::Length { shape: shape::text(&literal.shape), expected, found });
     }
+    Ok(())
+}
+
+/// Puts the data of a literal into row-major order.
+///
+/// # Errors
+/// The data is not as long as the shape says.
+pub fn set_row_major(literal: &mut LiteralProto) -> Result<(), LiteralError> {
+    literal.tuple_literals.iter_mut().try_for_each(set_row_major)?;
+    if !shape::is_tuple(&literal.shape) && physical_order(&literal.shape).is_some() {
+        let (dtype, words) = logical_words(literal)?;
+        *literal = LiteralProto { shape: std::mem::take(&mut literal.shape), ..LiteralProto::default() };
+        store(literal, dtype, &words);
+    }
+    shape::set_row_major(literal.shape.get_or_insert_default());
     Ok(())
 }
 

@@ -111,6 +111,8 @@ fn format_float(dtype: DType, value: f64, out: &mut String) {
     match dtype {
         _ if value.is_nan() => out.push_str(if value.is_sign_negative() { "-nan" } else { "nan" }),
         DType::F64 => write_to(out, format_args!("{value:?}")),
+        // The smallest value is subnormal in f32, and XLA rounds every other spelling up to the next power of two.
+        DType::F8E8M0FNU if value < f64::from(f32::MIN_POSITIVE) => write_to(out, format_args!("{value:?}")),
         DType::F32 => {
             write_to(out, format_args!("{:?}", value as f32));
             if out[start..].parse::<f64>().is_ok_and(|read| read as f32 != value as f32) {
@@ -131,7 +133,7 @@ fn format_float(dtype: DType, value: f64, out: &mut String) {
             }
         }
     }
-    // An integer's spelling is shorter, but "-0" is the integer zero.
+    // An integer's spelling is shorter, but XLA reads "-0" as the integer zero.
     if out.ends_with(".0") && value != 0.0 || value.to_bits() == 0 {
         out.truncate(out.len() - 2);
     }

@@ -43,7 +43,7 @@ impl<'a> Parser<'a> {
         }
         let mut body = Scope::default();
         for shape in operand_shapes {
-            body.push_parameter("async_param".into(), shape);
+            body.push_parameter("async_param".into(), start, shape);
         }
         self.finish_instruction(&mut body, inner)?;
         let computation = self.finish_computation(start, "async_wrapped".into(), body)?;

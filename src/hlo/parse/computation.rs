@@ -6,6 +6,7 @@ use super::cursor::fail;
 use super::error::{Failure, Result, hint};
 use super::{Map, Parser};
 use crate::hlo::shape::{compatible, is_tuple, text_without_layout};
+use crate::hlo::source::Places;
 use crate::proto::{HloComputationProto, HloInstructionProto, ProgramShapeProto, ShapeProto};
 
 /// The computation whose instructions are being read. Ids are indices until it is finished.
@@ -13,6 +14,10 @@ use crate::proto::{HloComputationProto, HloInstructionProto, ProgramShapeProto, 
 pub(super) struct Scope<'a> {
     instructions: Vec<HloInstructionProto>,
     names: Vec<Cow<'a, str>>,
+    /// Where the instructions stand.
+    offsets: Vec<usize>,
+    /// The instructions' shapes as the text spells them; empty where it does not.
+    shape_texts: Vec<&'a str>,
     by_name: Map<&'a str, u32>,
     /// Tuple elements that operands such as `%tuple#0` have asked for.
     elements: Map<(u32, i64), u32>,
@@ -27,6 +32,15 @@ pub(super) struct Scope<'a> {
 impl<'a> Scope<'a> {
     pub(super) fn find(&self, name: &str) -> Option<u32> {
         self.by_name.get(name).copied()
+    }
+
+    pub(super) fn shape_text(&self, index: u32) -> &'a str {
+        self.shape_texts[index as usize]
+    }
+
+    /// Notes how the text spells an instruction's shape.
+    pub(super) fn set_shape_text(&mut self, index: u32, text: &'a str) {
+        self.shape_texts[index as usize] = text;
     }
 
     pub(super) fn shape(&self, index: u32) -> &ShapeProto {
@@ -63,25 +77,29 @@ impl<'a> Scope<'a> {
         fail(start, format!("unknown instruction '{name}'{hint}"))
     }
 
-    /// Adds an instruction that text cannot refer to yet.
-    pub(super) fn push(&mut self, name: Cow<'a, str>, mut instruction: HloInstructionProto) -> u32 {
+    /// Adds an instruction that text cannot refer to yet; `start` is where the text asks for it.
+    pub(super) fn push(&mut self, name: Cow<'a, str>, start: usize, mut instruction: HloInstructionProto) -> u32 {
         let index = self.instructions.len() as u32;
         instruction.id = index.into();
         self.instructions.push(instruction);
         self.names.push(name);
+        self.offsets.push(start);
+        self.shape_texts.push("");
         index
     }
 
     /// Adds the next parameter.
-    pub(super) fn push_parameter(&mut self, name: Cow<'a, str>, shape: ShapeProto) -> u32 {
+    pub(super) fn push_parameter(&mut self, name: Cow<'a, str>, start: usize, shape: ShapeProto) -> u32 {
         let parameter_number = self.parameter_numbers.len() as i64;
         self.parameter_numbers.insert(parameter_number, ());
         let opcode = "parameter".to_owned();
         let parameter = HloInstructionProto { opcode, parameter_number, shape: shape.into(), ..Default::default() };
-        self.push(name, parameter)
+        self.push(name, start, parameter)
     }
 
+    /// Gives an instruction the name that stands at `start`.
     pub(super) fn define(&mut self, name: &'a str, start: usize, index: u32) -> Result<()> {
+        self.offsets[index as usize] = start;
         match self.by_name.insert(name, index) {
             None => Ok(()),
             Some(_) => Err(fail(start, format!("the computation has two instructions '{name}'"))),
@@ -115,7 +133,7 @@ impl<'a> Scope<'a> {
             ..Default::default()
         };
         let name = format!("{}_{element}", self.names[tuple as usize]);
-        let index = self.push(name.into(), instruction);
+        let index = self.push(name.into(), start, instruction);
         self.elements.insert((tuple, element), index);
         Ok(index)
     }
@@ -133,6 +151,7 @@ impl<'a> Parser<'a> {
         }
         let result = if self.at(b'(') { Some(self.signature()?) } else { None };
         let index = self.instruction_list(Cow::Borrowed(name))?;
+        self.places[index].name = start;
         if let Some((start, declared)) = result {
             self.check_result(start, name, index, &declared)?;
         }
@@ -224,6 +243,7 @@ impl<'a> Parser<'a> {
             instructions,
             ..Default::default()
         });
+        self.places.push(Places { name: start, instructions: scope.offsets });
         Ok(index)
     }
 }

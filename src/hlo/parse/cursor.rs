@@ -5,6 +5,8 @@
 
 use std::borrow::Cow;
 
+use memchr::{memchr, memchr2, memmem};
+
 use super::error::{Failure, Result};
 
 #[derive(Clone, Copy)]
@@ -21,12 +23,17 @@ impl<'a> Cursor<'a> {
         cursor
     }
 
+    pub(super) fn text(&self) -> &'a str {
+        self.text
+    }
+
     /// Where the next token starts.
     pub(super) fn pos(&self) -> usize {
         self.pos
     }
 
     /// The first byte of the next token; `None` at the end of the text.
+    #[inline]
     pub(super) fn peek(&self) -> Option<u8> {
         self.text.as_bytes().get(self.pos).copied()
     }
@@ -78,7 +85,7 @@ impl<'a> Cursor<'a> {
         if !rest.first().is_some_and(|&byte| byte.is_ascii_alphabetic() || byte == b'_') {
             return None;
         }
-        let length = rest.iter().position(|&byte| !is_name_byte(byte)).unwrap_or(rest.len());
+        let length = rest.iter().position(|&byte| !NAME_BYTES[usize::from(byte)]).unwrap_or(rest.len());
         self.text.get(self.pos..self.pos + length)
     }
 
@@ -101,6 +108,46 @@ impl<'a> Cursor<'a> {
         }
         self.pos += 1;
         self.word(what)
+    }
+
+    /// Eats a name with or without a leading `%`, if there is one.
+    pub(super) fn eat_name(&mut self) -> Option<&'a str> {
+        if self.at(b'%') {
+            self.pos += 1;
+        }
+        let name = self.peek_word()?;
+        self.advance(name.len());
+        Some(name)
+    }
+
+    /// Eats what looks like a shape, up to the space behind it, and returns its text; gives up on very long ones.
+    pub(super) fn eat_shape_text(&mut self) -> Option<&'a str> {
+        /// A bound, because each operand of a hostile text may start what never ends.
+        const LONGEST: usize = 1 << 12;
+        let rest = self.rest();
+        let rest = &rest[..rest.len().min(LONGEST)];
+        let length = if rest.first() == Some(&b'(') {
+            let mut depth = 0usize;
+            let end = rest.iter().position(|byte| {
+                match byte {
+                    b'(' => depth += 1,
+                    b')' => depth -= 1,
+                    _ => {}
+                }
+                // The first byte opens the tuple, so the depth is positive until it closes.
+                depth == 0
+            });
+            end? + 1
+        } else {
+            let word = self.peek_word()?.len();
+            if rest.get(word) != Some(&b'[') {
+                return None;
+            }
+            word + rest.get(word..)?.iter().position(|&byte| byte == b' ')?
+        };
+        let text = self.text.get(self.pos..self.pos + length);
+        self.advance(length);
+        text
     }
 
     /// Eats a decimal integer. As XLA does, values above `i64::MAX` are taken as the bits of a `u64`.
@@ -177,15 +224,13 @@ impl<'a> Cursor<'a> {
         let mut length = 1;
         let mut escaped = false;
         loop {
-            match rest.get(length) {
-                Some(&byte) if byte == quote => break,
-                Some(b'\\') => {
-                    escaped = true;
-                    length += 2;
-                }
-                Some(_) => length += 1,
-                None => return Err(fail(start, "the string does not end")),
+            let plain = rest.get(length..).and_then(|rest| memchr2(quote, b'\\', rest));
+            length += plain.ok_or_else(|| fail(start, "the string does not end"))?;
+            if rest[length] == quote {
+                break;
             }
+            escaped = true;
+            length += 2;
         }
         let raw = &rest[1..length];
         let value = if escaped { Cow::Owned(unescape(raw, start + 1)?) } else { Cow::Borrowed(raw) };
@@ -255,13 +300,26 @@ impl<'a> Cursor<'a> {
         self.skip_space();
     }
 
+    #[inline]
     fn skip_space(&mut self) {
+        // Nearly always there is one space or none.
+        if self.at(b' ') {
+            self.pos += 1;
+        }
+        if self.peek().is_some_and(|byte| byte.is_ascii_whitespace() || byte == b'/') {
+            self.skip_more_space();
+        }
+    }
+
+    fn skip_more_space(&mut self) {
         loop {
             let rest = self.rest();
             self.pos += match rest {
-                [b' ' | b'\n' | b'\t' | b'\r', ..] => rest.iter().take_while(|byte| byte.is_ascii_whitespace()).count(),
-                [b'/', b'/', ..] => rest.iter().position(|&byte| byte == b'\n').unwrap_or(rest.len()),
-                [b'/', b'*', comment @ ..] => match comment.windows(2).position(|end| end == b"*/") {
+                [space, ..] if space.is_ascii_whitespace() => {
+                    rest.iter().take_while(|byte| byte.is_ascii_whitespace()).count()
+                }
+                [b'/', b'/', ..] => memchr(b'\n', rest).unwrap_or(rest.len()),
+                [b'/', b'*', comment @ ..] => match memmem::find(comment, b"*/") {
                     Some(length) => length + 4,
                     None => return,
                 },
@@ -275,9 +333,16 @@ pub(super) fn fail(offset: usize, message: impl Into<String>) -> Failure {
     Box::new((offset, message.into()))
 }
 
-fn is_name_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-')
-}
+/// Which bytes may stand in a name.
+static NAME_BYTES: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < table.len() {
+        table[byte] = matches!(byte as u8, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.' | b'-');
+        byte += 1;
+    }
+    table
+};
 
 fn unescape(raw: &[u8], start: usize) -> Result<Vec<u8>> {
     let mut value = Vec::with_capacity(raw.len());

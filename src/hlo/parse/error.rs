@@ -1,40 +1,21 @@
-//! What a rejected text says: where, the line, a caret and the reason.
+//! What a rejected text is told: where and why.
 
-use std::fmt;
+use crate::hlo::source::{Position, floor_char_boundary};
 
 /// A text that is no HLO module, or one that this parser cannot read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", position.report(message))]
 pub struct ParseError {
-    /// The file's name as the caller gave it.
-    pub file: String,
-    /// Line of the offending text, from 1.
-    pub line: usize,
-    /// Column in characters, from 1.
-    pub column: usize,
+    /// Where it is wrong.
+    pub position: Position,
     /// What is wrong and what was expected.
     pub message: String,
-    excerpt: String,
-    caret: usize,
-}
-
-impl std::error::Error for ParseError {}
-
-impl fmt::Display for ParseError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}:{}:{}: {}", self.file, self.line, self.column, self.message)?;
-        let number = self.line.to_string();
-        writeln!(f, "{}", format!("{number} | {}", self.excerpt).trim_end())?;
-        write!(f, "{:margin$} | {:caret$}^", "", "", margin = number.len(), caret = self.caret)
-    }
 }
 
 /// A failure while parsing: a byte offset and the message. Boxed, so that results stay one word.
 pub(super) type Failure = Box<(usize, String)>;
 
 pub(super) type Result<T> = std::result::Result<T, Failure>;
-
-/// Characters of a line that are shown on either side of the caret.
-const EXCERPT: usize = 90;
 
 /// Bytes of a message; shapes in it can be long.
 const LONGEST_MESSAGE: usize = 1000;
@@ -62,48 +43,8 @@ impl ParseError {
             message.truncate(floor_char_boundary(&message, LONGEST_MESSAGE));
             message.push_str("...");
         }
-        let offset = floor_char_boundary(text, offset);
-        let line_start = text[..offset].rfind('\n').map_or(0, |newline| newline + 1);
-        let line_end = text[offset..].find('\n').map_or(text.len(), |length| offset + length);
-        let before: Vec<char> = text[line_start..offset].chars().map(printable).collect();
-        let after = text[offset..line_end].trim_end_matches('\r').chars().map(printable);
-        let cut = before.len().saturating_sub(EXCERPT);
-        let mut excerpt = String::new();
-        if cut > 0 {
-            excerpt.push_str("...");
-        }
-        excerpt.extend(&before[cut..]);
-        let caret = excerpt.chars().count();
-        excerpt.extend(after.clone().take(EXCERPT));
-        if after.count() > EXCERPT {
-            excerpt.push_str("...");
-        }
-        ParseError {
-            file: file.to_owned(),
-            line: text[..line_start].bytes().filter(|&byte| byte == b'\n').count() + 1,
-            column: before.len() + 1,
-            message,
-            excerpt,
-            caret,
-        }
+        ParseError { position: Position::new(file, text, offset), message }
     }
-}
-
-/// Tabs become spaces so that the caret stands under its character; control characters never reach a terminal.
-fn printable(character: char) -> char {
-    match character {
-        '\t' => ' ',
-        character if character.is_control() => '\u{fffd}',
-        character => character,
-    }
-}
-
-fn floor_char_boundary(text: &str, offset: usize) -> usize {
-    let mut offset = offset.min(text.len());
-    while !text.is_char_boundary(offset) {
-        offset -= 1;
-    }
-    offset
 }
 
 /// Candidates that `nearest` looks at; the rest would cost more than the hint is worth.
@@ -181,22 +122,11 @@ mod tests {
         3 |     %0 = nope
           |          ^
         ");
-        assert_eq!(find("-:99:1: error: x").map(|error| error.line), Some(6));
+        assert_eq!(find("-:99:1: error: x").map(|error| error.position.line), Some(6));
         for elsewhere in
             ["", "model.py:3:10: error: x", "a-:3:10: error: x", "-:3:10: note: x", "-:0:0: error: x", "-:3"]
         {
             assert!(find(elsewhere).is_none(), "{elsewhere}");
         }
-    }
-
-    #[test]
-    fn long_lines_are_cut_around_the_caret() {
-        let text = format!("{}\n{}?{}", "first", "a".repeat(500), "b".repeat(500));
-        let error = ParseError::new("f", &text, 506, "odd".into());
-        assert_eq!((error.line, error.column), (2, 501));
-        let shown = error.to_string();
-        let lines: Vec<&str> = shown.lines().collect();
-        assert_eq!(lines[1].find('?'), lines[2].find('^'));
-        assert!(lines[1].len() < 250);
     }
 }

@@ -71,8 +71,12 @@ impl<'a> Parser<'a> {
 
     /// Everything after `=`. Returns the instruction's index in its computation.
     pub(super) fn right_hand_side(&mut self, scope: &mut Scope<'a>, name: Cow<'a, str>) -> Result<u32> {
+        let start = self.pos();
         let shape = self.optional_shape()?;
-        self.operation(scope, Some(name), shape)
+        let shape_text = self.text()[start..self.pos()].trim_ascii_end();
+        let index = self.operation(scope, Some(name), shape)?;
+        scope.set_shape_text(index, shape_text);
+        Ok(index)
     }
 
     fn optional_shape(&mut self) -> Result<Option<ShapeProto>> {
@@ -114,21 +118,22 @@ impl<'a> Parser<'a> {
         draft.called.sort_by_key(|&(place, _)| place);
         draft.proto.called_computation_ids = draft.called.iter().map(|&(_, id)| id).collect();
         self.set_defaults(scope, &mut draft)?;
-        let Draft { name, start, opcode, shape, mut proto, .. } = draft;
-        proto.shape = match shape {
+        // What the draft holds is large; it is moved once, to its place in the computation.
+        let Draft { start, opcode, ref mut shape, ref mut proto, .. } = draft;
+        proto.shape = match shape.take() {
             Some(shape) => shape.into(),
-            None => self.inferred_shape(scope, start, opcode, &proto)?.into(),
+            None => self.inferred_shape(scope, start, opcode, proto)?.into(),
         };
         if let Some(sharding) = proto.sharding.take() {
             proto.sharding = self.spread_over_tuple(start, sharding, &proto.shape)?.into();
         }
         let async_start = match opcode.rule {
             Rule::AsyncStart => Some(None),
-            Rule::AsyncUpdate => scope.async_start(&proto).map(|(start, _)| Some(start)),
+            Rule::AsyncUpdate => scope.async_start(proto).map(|(start, _)| Some(start)),
             _ => None,
         };
         match opcode.rule {
-            Rule::AsyncStart | Rule::AsyncUpdate | Rule::AsyncDone => self.copy_to_wrapped(scope, &proto),
+            Rule::AsyncStart | Rule::AsyncUpdate | Rule::AsyncDone => self.copy_to_wrapped(scope, proto),
             // The text may give dimensions; XLA takes all of them whatever it says.
             Rule::Map => proto.dimensions = (0..proto.shape.dimensions.len() as i64).collect(),
             Rule::Parameter => scope.add_parameter(start, proto.parameter_number)?,
@@ -142,9 +147,9 @@ impl<'a> Parser<'a> {
             }
         }
         if std::mem::take(&mut self.elided.last) {
-            self.elided.names.push(name.clone().into_owned());
+            self.elided.names.push(draft.name.clone().into_owned());
         }
-        let index = scope.push(name, proto);
+        let index = scope.push(draft.name, start, draft.proto);
         if let Some(start) = async_start {
             scope.continue_async(index, start.unwrap_or(index));
         }
@@ -220,6 +225,9 @@ impl<'a> Parser<'a> {
 
     /// `%x`, `f32[2] %x`, `%tuple#0` or an instruction in place, such as `add(x, y)`.
     fn operand(&mut self, scope: &mut Scope<'a>) -> Result<u32> {
+        if let Some(index) = self.usual_operand(scope) {
+            return Ok(index);
+        }
         let start = self.pos();
         let shape = self.optional_shape()?;
         if self.word_is_followed_by(b'(') {
@@ -248,17 +256,31 @@ impl<'a> Parser<'a> {
         Ok(index)
     }
 
+    /// Eats a name, or a shape and a name if the shape is spelled as in the definition of the name: it need not be read
+    /// again then.
+    fn usual_operand(&mut self, scope: &Scope<'a>) -> Option<u32> {
+        let mut ahead = self.cursor;
+        let shape = ahead.eat_shape_text();
+        let name = ahead.eat_name()?;
+        let index = scope.find(name)?;
+        let known = (ahead.at(b',') || ahead.at(b')')) && shape.is_none_or(|shape| shape == scope.shape_text(index));
+        known.then(|| {
+            self.cursor = ahead;
+            index
+        })
+    }
+
     /// An operand of a lone instruction: the first mention of a name, or a shape without one, is a parameter.
     fn operand_or_parameter(&mut self, scope: &mut Scope<'a>, shape: &ShapeProto) -> Result<u32> {
         if self.at(b',') || self.at(b')') {
-            return Ok(scope.push_parameter("parameter.anon".into(), shape.clone()));
+            return Ok(scope.push_parameter("parameter.anon".into(), self.pos(), shape.clone()));
         }
         let start = self.pos();
         let name = self.name("an operand")?;
         if let Some(index) = scope.find(name) {
             return Ok(index);
         }
-        let index = scope.push_parameter(name.into(), shape.clone());
+        let index = scope.push_parameter(name.into(), start, shape.clone());
         scope.define(name, start, index)?;
         Ok(index)
     }

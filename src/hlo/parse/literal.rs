@@ -141,7 +141,14 @@ impl<'a> Parser<'a> {
                 Scalar::Complex(re, im)
             }
             Some(b't' | b'f') => Scalar::Bool(self.boolean()?),
-            _ => self.scalar()?,
+            _ => {
+                let negative = self.at(b'-');
+                match self.scalar()? {
+                    // XLA prints negative zeros as "-0", though its own parser takes that for the integer.
+                    Scalar::Int(0) if negative && writer.is_of_floats() => Scalar::Float(-0.0),
+                    value => value,
+                }
+            }
         };
         writer.push(value).map_err(|error| fail(start, error.to_string()))
     }
@@ -178,7 +185,9 @@ impl<'a> Parser<'a> {
     /// A floating-point number where no payload can be kept.
     pub(super) fn number(&mut self) -> Result<f64> {
         let start = self.pos();
+        let negative = self.at(b'-');
         match self.scalar()? {
+            Scalar::Int(0) if negative => Ok(-0.0),
             Scalar::Int(value) => Ok(value as f64),
             Scalar::Float(value) => Ok(value),
             _ => Err(fail(start, "expected a number without a payload")),

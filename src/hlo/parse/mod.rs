@@ -23,6 +23,7 @@ use error::Result;
 use foldhash::fast::RandomState;
 use names::UniqueNames;
 
+use super::source::Places;
 use super::{HloModule, attr, infer, opcode};
 use crate::proto::HloComputationProto;
 
@@ -37,7 +38,7 @@ pub use error::ParseError;
 /// # Errors
 /// The first thing that is wrong, with its place in the text; `file` names the text there.
 pub fn parse(text: &str, file: &str) -> std::result::Result<HloModule, ParseError> {
-    Parser::new(text).module().map_err(|failure| {
+    Parser::new(text).module(file).map_err(|failure| {
         let (offset, message) = *failure;
         ParseError::new(file, text, offset, message)
     })
@@ -56,6 +57,8 @@ struct Parser<'a> {
     depth: usize,
     /// Finished computations; the index is the id. Callees come first because the text defines before it uses.
     computations: Vec<HloComputationProto>,
+    /// Where the finished computations stand.
+    places: Vec<Places>,
     computation_by_name: Map<&'a str, usize>,
     computation_names: UniqueNames<'a>,
     instruction_names: UniqueNames<'a>,
@@ -70,6 +73,7 @@ impl<'a> Parser<'a> {
             cursor: Cursor::new(text),
             depth: 0,
             computations: Vec::new(),
+            places: Vec::new(),
             computation_by_name: Map::default(),
             computation_names: UniqueNames::default(),
             instruction_names: UniqueNames::default(),

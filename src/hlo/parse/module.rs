@@ -1,10 +1,12 @@
 //! The module: header, source location tables, computations.
 
+use std::sync::Arc;
+
 use super::Parser;
 use super::cursor::fail;
 use super::error::{Result, hint_or};
 use super::window::unknown_field;
-use crate::hlo::{HloModule, ModuleConfig};
+use crate::hlo::{HloModule, ModuleConfig, Source};
 use crate::proto::hlo_buffer_donor_proto::BufferDonorEntryProto;
 use crate::proto::hlo_input_output_alias_proto::AliasEntryProto;
 use crate::proto::hlo_schedule_proto::{InstructionSequence, SequencesEntry};
@@ -30,7 +32,7 @@ const HEADER_ATTRIBUTES: [&str; 12] = [
 ];
 
 impl<'a> Parser<'a> {
-    pub(super) fn module(mut self) -> Result<HloModule> {
+    pub(super) fn module(mut self, file: &str) -> Result<HloModule> {
         let mut proto = HloModuleProto::default();
         let mut config = ModuleConfig::default();
         if self.peek().is_none() {
@@ -64,7 +66,8 @@ impl<'a> Parser<'a> {
             proto.schedule = schedule(&self.computations).into();
         }
         proto.computations = self.computations;
-        Ok(HloModule { proto, config, elided_constants: self.elided.names })
+        let source = Source { file: file.to_owned(), text: self.cursor.text().to_owned(), computations: self.places };
+        Ok(HloModule { proto, config, elided_constants: self.elided.names, source: Some(Arc::new(source)) })
     }
 
     /// Without a header, a shape or a name and `=` start an instruction rather than a computation.

@@ -193,7 +193,13 @@ fn check_layout(start: usize, layout: &LayoutProto, rank: usize) -> Result<()> {
 /// The element type with this name in HLO text; tuples and buffers have none.
 fn primitive_type(name: &str) -> Option<PrimitiveType> {
     match name {
+        // The usual ones first; the table of all types is searched in order.
         "f32" => Some(PrimitiveType::F32),
+        "bf16" => Some(PrimitiveType::BF16),
+        "f16" => Some(PrimitiveType::F16),
+        "s32" => Some(PrimitiveType::S32),
+        "u32" => Some(PrimitiveType::U32),
+        "pred" => Some(PrimitiveType::PRED),
         "token" => Some(PrimitiveType::TOKEN),
         "opaque" => Some(PrimitiveType::OPAQUE_TYPE),
         _ => buffa::Enumeration::from_i32(name.parse::<DType>().ok()?.primitive_type()),

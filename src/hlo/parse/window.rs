@@ -196,10 +196,13 @@ impl<'a> Parser<'a> {
         what: &str,
         mut value: impl FnMut(&mut Self, &'a str, usize) -> Result<()>,
     ) -> Result<()> {
-        self.expect(b'{', &format!("before the {what}"))?;
+        if !self.eat(b'{') {
+            return Err(self.expected(&format!("'{{' before the {what}")));
+        }
         while !self.eat(b'}') {
             let at = self.pos();
-            let field = self.word(&format!("a part of the {what} or '}}'"))?;
+            let field = self.peek_word().ok_or_else(|| self.expected(&format!("a part of the {what} or '}}'")))?;
+            self.eat_str(field);
             self.expect(b'=', "after the name")?;
             value(self, field, at)?;
             self.eat(b',');

@@ -1,13 +1,8 @@
-//! References, counts and well-formed shapes.
+//! What holds for every instruction: counts, and shapes that can be built.
 
-use std::collections::HashMap;
-
-use super::{Check, Signature, Site, ensure};
-use crate::hlo::opcode::Opcode;
+use super::{Check, Site, ensure};
 use crate::hlo::{literal, shape};
-use crate::proto::{
-    HloComputationProto, HloInstructionProto, HloModuleProto, PrimitiveType, ProgramShapeProto, ShapeProto,
-};
+use crate::proto::{HloInstructionProto, PrimitiveType, ShapeProto};
 
 /// Tuples within tuples: deeper ones overflow XLA's stack.
 const MAX_TUPLE_DEPTH: usize = 32;
@@ -15,12 +10,17 @@ const MAX_TUPLE_DEPTH: usize = 32;
 /// More dimensions than any backend takes.
 const MAX_RANK: usize = 64;
 
+/// Bytes of a module's largest array: what is larger, XLA's own sums of sizes overflow.
+const MAX_BYTES: u64 = 1 << 60;
+
 pub(super) fn check_instruction(site: &Site) -> Check {
     let instruction = site.instruction;
     ensure!(!instruction.opcode.is_empty(), "it has no opcode");
+    ensure!(!instruction.name.is_empty(), "it has no name");
     ensure!(instruction.shape.is_set(), "it has no shape");
-    check_shape(&instruction.shape, 0)?;
-    if let Some(opcode) = Opcode::from_name(&instruction.opcode) {
+    check_shape(&instruction.shape)?;
+    ensure!(has_layouts(&instruction.shape), "{} has no layout", shape::text_without_layout(&instruction.shape));
+    if let Some(opcode) = site.opcode {
         let (accepted, found) = (opcode.operands, site.operands.len());
         ensure!(accepted.accepts(found), "it has {found} operands instead of {}", accepted.describe());
     }
@@ -31,6 +31,11 @@ pub(super) fn check_instruction(site: &Site) -> Check {
     Ok(())
 }
 
+/// Whether every array of the shape has a layout; XLA ends the process where one is missing.
+pub(super) fn has_layouts(shape: &ShapeProto) -> bool {
+    (shape.layout.is_set() || shape::dtype(shape).is_none()) && shape.tuple_shapes.iter().all(has_layouts)
+}
+
 fn check_called(site: &Site) -> Check {
     let called = site.called.len();
     let expected = match site.instruction.opcode.as_str() {
@@ -38,7 +43,9 @@ fn check_called(site: &Site) -> Check {
         "call" | "map" | "reduce" | "reduce-window" | "reduce-scatter" | "all-reduce" | "all-reduce-start"
         | "scatter" | "sort" | "scan" | "fusion" | "async-start" => 1,
         "conditional" => site.operands.len().saturating_sub(1),
-        _ => return Ok(()),
+        "custom-call" | "async-update" | "async-done" => return Ok(()),
+        _ if site.opcode.is_none() => return Ok(()),
+        _ => 0,
     };
     ensure!(called == expected, "it calls {called} computations instead of {expected}");
     Ok(())
@@ -54,11 +61,16 @@ fn check_constant(instruction: &HloInstructionProto) -> Check {
         shape::text_without_layout(found),
         shape::text_without_layout(expected)
     );
+    check_shape(found)?;
     literal::check_length(literal).map_err(|error| error.to_string())
 }
 
 /// A shape that XLA can build: known types, sizes that fit, a layout of the same rank.
-pub(super) fn check_shape(shape: &ShapeProto, depth: usize) -> Check {
+pub(super) fn check_shape(shape: &ShapeProto) -> Check {
+    check_nested(shape, 0)
+}
+
+fn check_nested(shape: &ShapeProto, depth: usize) -> Check {
     ensure!(depth <= MAX_TUPLE_DEPTH, "its shape nests tuples more than {MAX_TUPLE_DEPTH} deep");
     let text = || shape::text_without_layout(shape);
     match shape.element_type.as_known() {
@@ -68,22 +80,19 @@ pub(super) fn check_shape(shape: &ShapeProto, depth: usize) -> Check {
             ensure!(inner.is_some_and(|inner| shape::dtype(inner).is_some()), "a buffer's shape must hold one array");
         }
         Some(PrimitiveType::TOKEN | PrimitiveType::OPAQUE_TYPE) => {
-            ensure!(shape.dimensions.is_empty(), "{} cannot have dimensions", text());
+            ensure!(shape.tuple_shapes.is_empty(), "{} cannot have tuple elements", text());
         }
         Some(PrimitiveType::PRIMITIVE_TYPE_INVALID) | None => {
             return Err(format!("its element type {} is unknown", shape.element_type.to_i32()));
         }
-        Some(_) => check_array(shape)?,
+        Some(_) => return check_array(shape, depth),
     }
-    ensure!(
-        shape.layout.is_unset() || shape::dtype(shape).is_some() || shape.element_type == PrimitiveType::BUFFER,
-        "{} cannot have a layout",
-        text()
-    );
-    shape.tuple_shapes.iter().try_for_each(|element| check_shape(element, depth + 1))
+    ensure!(shape.dimensions.is_empty() && shape.is_dynamic_dimension.is_empty(), "{} cannot have dimensions", text());
+    ensure!(shape.layout.is_unset() || shape.element_type == PrimitiveType::BUFFER, "{} cannot have a layout", text());
+    shape.tuple_shapes.iter().try_for_each(|element| check_nested(element, depth + 1))
 }
 
-fn check_array(shape: &ShapeProto) -> Check {
+fn check_array(shape: &ShapeProto, depth: usize) -> Check {
     let rank = shape.dimensions.len();
     let text = || shape::text_without_layout(shape);
     ensure!(rank <= MAX_RANK, "its shape has {rank} dimensions");
@@ -95,7 +104,13 @@ fn check_array(shape: &ShapeProto) -> Check {
         ensure!(size >= 0 || unbounded(dim, size), "{} has the negative dimension {size}", text());
     }
     let bounded = shape.dimensions.iter().all(|&size| size >= 0);
-    ensure!(!bounded || shape::byte_size(shape).is_some(), "{} is too large to address", text());
+    // Without the empty dimensions, which do not keep XLA from multiplying the others.
+    let bytes = || {
+        let dtype = shape::dtype(shape)?;
+        let mut sizes = shape.dimensions.iter().filter(|&&size| size > 0);
+        sizes.try_fold(dtype.size() as u64, |bytes, &size| bytes.checked_mul(size as u64))
+    };
+    ensure!(!bounded || bytes().is_some_and(|bytes| bytes <= MAX_BYTES), "{} is too large to address", text());
     let layout = &shape.layout;
     ensure!(
         layout.is_unset() || shape::is_permutation(&layout.minor_to_major, rank),
@@ -104,123 +119,9 @@ fn check_array(shape: &ShapeProto) -> Check {
         shape::join(&layout.minor_to_major)
     );
     if layout.physical_shape.is_set() {
-        check_shape(&layout.physical_shape, MAX_TUPLE_DEPTH)?;
-    }
-    Ok(())
-}
-
-/// What the computation takes and gives, once its instructions have been checked.
-pub(super) fn signature<'m>(
-    computation: &'m HloComputationProto,
-    instructions: &HashMap<i64, &'m HloInstructionProto>,
-) -> Result<Signature<'m>, String> {
-    let Some(root) = instructions.get(&computation.root_id) else {
-        return Err(format!("no instruction has the root's id {}", computation.root_id));
-    };
-    let signature = Signature { computation, parameters: parameters(computation)?, result: &root.shape };
-    if computation.program_shape.is_set() {
-        announces(&computation.program_shape, &signature)?;
-    }
-    Ok(signature)
-}
-
-/// A program shape must say what the computation takes and gives.
-fn announces(program: &ProgramShapeProto, signature: &Signature) -> Check {
-    let (found, announced) = (signature.parameters.len(), program.parameters.len());
-    ensure!(found == announced, "it has {found} parameters, and {announced} are announced");
-    for (number, (parameter, announced)) in signature.parameters.iter().zip(&program.parameters).enumerate() {
-        same(&format!("parameter {number}"), &parameter.shape, announced)?;
-    }
-    same("the result", signature.result, &program.result)
-}
-
-fn same(what: &str, found: &ShapeProto, expected: &ShapeProto) -> Check {
-    ensure!(
-        shape::compatible(found, expected),
-        "{what} has the shape {}, and {} is announced",
-        shape::text_without_layout(found),
-        shape::text_without_layout(expected)
-    );
-    Ok(())
-}
-
-/// The parameters in order. Their numbers must be dense and unique.
-fn parameters(computation: &HloComputationProto) -> Result<Vec<&HloInstructionProto>, String> {
-    let mut parameters: Vec<&HloInstructionProto> =
-        computation.instructions.iter().filter(|instruction| instruction.opcode == "parameter").collect();
-    parameters.sort_by_key(|parameter| parameter.parameter_number);
-    for (number, parameter) in parameters.iter().enumerate() {
-        let found = parameter.parameter_number;
-        ensure!(
-            found == number as i64,
-            "the parameters must be numbered from 0 without gaps and repetitions: '{}' has number {found} instead of \
-             {number}",
-            parameter.name
-        );
-    }
-    Ok(parameters)
-}
-
-pub(super) fn check_module(module: &HloModuleProto, computations: &HashMap<i64, Signature>) -> Check {
-    let Some(entry) = computations.get(&module.entry_computation_id) else {
-        return Err(format!("no computation has the entry's id {}", module.entry_computation_id));
-    };
-    let program = &module.host_program_shape;
-    ensure!(program.is_set(), "the module has no program shape");
-    program.parameters.iter().chain([&*program.result]).try_for_each(|shape| check_shape(shape, 0))?;
-    announces(program, entry).map_err(|message| format!("the module's program shape and its entry: {message}"))?;
-    check_aliases(module)?;
-    check_schedule(module, computations)
-}
-
-/// The part of a shape that an index leads to.
-fn subshape<'a>(shape: &'a ShapeProto, index: &[i64]) -> Option<&'a ShapeProto> {
-    index.iter().try_fold(shape, |shape, &place| shape.tuple_shapes.get(usize::try_from(place).ok()?))
-}
-
-fn check_aliases(module: &HloModuleProto) -> Check {
-    let program = &module.host_program_shape;
-    let parameter = |number: i64, index: &[i64]| {
-        let parameter = usize::try_from(number).ok().and_then(|number| program.parameters.get(number));
-        parameter.and_then(|parameter| subshape(parameter, index)).ok_or_else(|| {
-            format!("there is no parameter {number} with an element {{{}}} to alias or donate", shape::join(index))
-        })
-    };
-    let mut outputs = Vec::new();
-    let mut inputs = Vec::new();
-    for entry in &module.input_output_alias.entries {
-        let index = &entry.output_shape_index;
-        ensure!(
-            subshape(&program.result, index).is_some(),
-            "input_output_alias names the output {{{}}}, which the result {} does not have",
-            shape::join(index),
-            shape::text_without_layout(&program.result)
-        );
-        parameter(entry.parameter_number, &entry.parameter_shape_index)?;
-        outputs.push(index);
-        inputs.push((entry.parameter_number, &entry.parameter_shape_index));
-    }
-    outputs.sort();
-    inputs.sort();
-    ensure!(outputs.windows(2).all(|pair| pair[0] != pair[1]), "input_output_alias names an output twice");
-    ensure!(inputs.windows(2).all(|pair| pair[0] != pair[1]), "input_output_alias names a parameter twice");
-    for donor in &module.buffer_donor.entries {
-        parameter(donor.parameter_number, &donor.parameter_shape_index)?;
-    }
-    Ok(())
-}
-
-fn check_schedule(module: &HloModuleProto, computations: &HashMap<i64, Signature>) -> Check {
-    for sequence in &module.schedule.sequences {
-        let Some(Signature { computation, .. }) = computations.get(&sequence.key) else {
-            return Err(format!("the schedule names the computation with the id {}, which is not there", sequence.key));
-        };
-        let mut scheduled = sequence.value.instruction_ids.clone();
-        let mut expected: Vec<i64> = computation.instructions.iter().map(|instruction| instruction.id).collect();
-        scheduled.sort_unstable();
-        expected.sort_unstable();
-        let name = &computation.name;
-        ensure!(scheduled == expected, "the schedule of '{name}' does not name each of its instructions once");
+        let inner = &*layout.physical_shape;
+        ensure!(inner.layout.physical_shape.is_unset(), "{} has layouts within layouts", text());
+        check_nested(inner, depth + 1)?;
     }
     Ok(())
 }

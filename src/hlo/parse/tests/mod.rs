@@ -193,6 +193,9 @@ fn literals() {
     assert_eq!(literal("c64[2]", "{(1, -nan), (2.5, inf)}").c64s.len(), 4);
     assert_eq!(literal("f32[]", "-nan(0x123)").f32s[0].to_bits(), 0xff80_0123);
     assert_eq!(literal("f32[]", "nan").f32s[0].to_bits(), 0x7fc0_0000);
+    assert_eq!(literal("f32[2]", "{-0, 0}").f32s.iter().map(|zero| zero.to_bits()).collect::<Vec<_>>(), [1 << 31, 0]);
+    assert_eq!(literal("c64[]", "(-0, 1)").c64s[0].to_bits(), 1 << 31);
+    assert_eq!(literal("s32[]", "-0").s32s, [0]);
     assert_eq!(literal("s32[2,0]", "{ {}, {} }").s32s, [0; 0]);
     assert_eq!(literal("(s32[], (f32[1]))", "(7, ({1}))").tuple_literals[0].s32s, [7]);
     assert_eq!(literal("s8[3]", "1").s8s, [1, 0, 0]);
@@ -400,4 +403,45 @@ fn copies_are_bounded() {
     let source =
         format!("HloModule m ENTRY e {{ p = ({leaves}) parameter(0), sharding={{devices=[50000]{devices}}} }}");
     assert!(error(&source).contains("too many and too large shapes"));
+}
+
+#[test]
+fn names_are_located() {
+    let text = "HloModule m
+negated {
+  p = f32[] parameter(0)
+  ROOT n = f32[] negate(p)
+}
+ENTRY %main {
+  %t = (f32[], f32[]) parameter(0)
+  ROOT %r = f32[] add(%t#1, negate(%t#0))
+}
+";
+    let module = module(text);
+    let source = module.source.as_ref().unwrap();
+    let mut places = Vec::new();
+    for computation in &module.proto.computations {
+        let place = source.locate_computation(computation.id).unwrap();
+        places.push((computation.name.as_str(), place.line, place.column));
+        for instruction in &computation.instructions {
+            let place = source.locate_instruction(instruction.id).unwrap();
+            places.push((instruction.name.as_str(), place.line, place.column));
+        }
+    }
+    let expected = [
+        ("negated", 2, 1),
+        ("p", 3, 3),
+        ("n", 4, 8),
+        ("main", 6, 7),
+        ("t", 7, 3),
+        ("t_1", 8, 26),
+        ("t_0", 8, 39),
+        ("negate.anon", 8, 29),
+        ("r", 8, 8),
+    ];
+    assert_eq!(places, expected);
+    for id in [-1, 3, 2 << 32, i64::MAX, i64::MIN] {
+        assert_eq!(source.locate_instruction(id), None);
+    }
+    assert_eq!(source.locate_computation(2), None);
 }

@@ -1,0 +1,450 @@
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::transport::shm::{self, OFFER_LEN, Offer, Offered, host_id};
+
+use super::Mesh;
+
+/// Why the processes of a job could not be connected.
+#[derive(Debug, thiserror::Error)]
+pub enum MeshError {
+    /// Arguments that do not fit together.
+    #[error("{0}")]
+    Misuse(String),
+    /// The process at this address has another job secret.
+    #[error("process {peer} at {address} does not have this job's secret: does the address belong to another job?")]
+    WrongSecret {
+        /// The process that should be there.
+        peer: u32,
+        /// Where it was looked for.
+        address: SocketAddr,
+    },
+    /// Shared memory was asked for and cannot be had.
+    #[error("no shared memory with process {peer} at {address}: {reason}")]
+    NoSharedMemory {
+        /// The process that it should be shared with.
+        peer: u32,
+        /// Where that listens.
+        address: SocketAddr,
+        /// What stands against it.
+        reason: String,
+    },
+    /// Not everyone was there in time.
+    #[error("not all processes connected within {:.0} s: {}", timeout.as_secs_f64(), missing.join("; "))]
+    Timeout {
+        /// The limit.
+        timeout: Duration,
+        /// One entry per process, with what is known about it.
+        missing: Vec<String>,
+    },
+    /// The operating system refused something.
+    #[error("cannot connect to the other processes: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// What may carry the bytes between two processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Shared memory where two processes can have it, else TCP.
+    Auto,
+    /// TCP.
+    Tcp,
+    /// Shared memory; without it the processes do not connect.
+    Shm,
+}
+
+/// An open way to another process.
+pub(super) struct Connection {
+    pub stream: TcpStream,
+    /// The rings in shared memory, or why there are none.
+    pub rings: Result<(shm::Writer, shm::Reader), String>,
+}
+
+impl Connection {
+    /// Whether the other process runs on this host, as far as that can be told.
+    pub fn is_local(&self) -> bool {
+        let ends = (self.stream.local_addr(), self.stream.peer_addr());
+        self.rings.is_ok() || matches!(ends, (Ok(here), Ok(there)) if here.ip() == there.ip())
+    }
+}
+
+/// Says what speaks on this port, and in which version.
+const MAGIC: [u8; 8] = *b"spmdrun\x02";
+const NONCE_LEN: usize = 32;
+const MAC_LEN: usize = 32;
+/// Magic, sender, receiver, number of processes, nonce.
+const HELLO_LEN: usize = 8 + 3 * 4 + NONCE_LEN;
+const ACCEPTED: u8 = 1;
+/// The first byte of an offer of shared memory.
+const OFFERED: u8 = 1;
+
+/// A stranger on our port is given this long, and no more than this many at a time.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+const MAX_HANDSHAKES: usize = 1024;
+
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// Who we are, shared by the threads that make connections.
+struct Setup {
+    process_index: u32,
+    process_count: u32,
+    key: [u8; 32],
+    choice: Choice,
+    deadline: Instant,
+    over: AtomicBool,
+}
+
+/// Word from the connecting threads.
+enum News {
+    Connected(u32, Connection),
+    /// Why the connection to this process is not there yet.
+    Trouble(u32, String),
+    /// A connection that did not become one of ours.
+    Stranger(SocketAddr, String),
+    WrongSecret(u32),
+}
+
+/// Connects every pair of processes: this one calls those with a lower index and is called by the others. `addresses`
+/// holds every process' listening address, `listener` is ours. Both sides of each connection prove that they know
+/// `secret`; whoever else connects is turned away. Two processes share memory if they can and both may.
+pub fn connect_mesh(
+    process_index: u32,
+    listener: TcpListener,
+    addresses: &[SocketAddr],
+    secret: &[u8],
+    choice: Choice,
+    timeout: Duration,
+) -> Result<Mesh, MeshError> {
+    let process_count = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+    if process_index >= process_count {
+        return Err(MeshError::Misuse(format!("process {process_index} of {process_count} does not exist")));
+    }
+    let setup = Arc::new(Setup {
+        process_index,
+        process_count,
+        key: blake3::derive_key("spmd-run data plane handshake v1", secret),
+        choice,
+        deadline: Instant::now() + timeout.min(Duration::from_secs(365 * 24 * 60 * 60)),
+        over: AtomicBool::new(false),
+    });
+    let (tell, news) = mpsc::channel();
+    for (peer, &address) in (0..process_index).zip(addresses) {
+        let (setup, tell) = (Arc::clone(&setup), tell.clone());
+        std::thread::Builder::new()
+            .name(format!("tcp-connect-{peer}"))
+            .spawn(move || setup.call(peer, address, &tell))?;
+    }
+    let listener = Arc::new(listener);
+    if process_index + 1 < process_count {
+        listener.set_nonblocking(true)?;
+        let (setup, listener) = (Arc::clone(&setup), Arc::clone(&listener));
+        std::thread::Builder::new().name("tcp-accept".to_owned()).spawn(move || setup.accept(&listener, &tell))?;
+    } else {
+        drop(tell);
+    }
+    let connections = setup.gather(&news, addresses, timeout);
+    setup.over.store(true, Ordering::Relaxed);
+    // Wakes the accepting thread.
+    let _ = rustix::net::shutdown(&*listener, rustix::net::Shutdown::Both);
+    Ok(Mesh::new(process_index, connections?)?)
+}
+
+impl Setup {
+    fn gather(
+        &self,
+        news: &mpsc::Receiver<News>,
+        addresses: &[SocketAddr],
+        timeout: Duration,
+    ) -> Result<Vec<Option<Connection>>, MeshError> {
+        let mut connections: Vec<Option<Connection>> = addresses.iter().map(|_| None).collect();
+        let mut troubles = BTreeMap::new();
+        let mut strangers = BTreeMap::new();
+        loop {
+            let missing: Vec<u32> = (0..self.process_count)
+                .zip(&connections)
+                .filter(|(process, connection)| *process != self.process_index && connection.is_none())
+                .map(|(process, _)| process)
+                .collect();
+            if missing.is_empty() {
+                return Ok(connections);
+            }
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            match news.recv_timeout(left) {
+                Ok(News::Connected(peer, connection)) => {
+                    prepare(&connection.stream)?;
+                    if let (Choice::Shm, Err(reason), Some(&address)) =
+                        (self.choice, &connection.rings, addresses.get(peer as usize))
+                    {
+                        return Err(MeshError::NoSharedMemory { peer, address, reason: reason.clone() });
+                    }
+                    if let Some(place) = connections.get_mut(peer as usize) {
+                        *place = Some(connection);
+                    }
+                }
+                Ok(News::Trouble(peer, trouble)) => {
+                    troubles.insert(peer, trouble);
+                }
+                Ok(News::Stranger(address, problem)) => {
+                    tracing::warn!(%address, problem, "turned a connection away");
+                    strangers.insert(address.ip(), problem);
+                }
+                Ok(News::WrongSecret(peer)) => {
+                    let address = addresses.get(peer as usize).copied();
+                    return Err(match address {
+                        Some(address) => MeshError::WrongSecret { peer, address },
+                        None => MeshError::Misuse(format!("process {peer} does not exist")),
+                    });
+                }
+                Err(_) => {
+                    let mut missing: Vec<String> =
+                        missing.iter().map(|&peer| self.missing(peer, addresses, &troubles)).collect();
+                    missing.extend(strangers.iter().map(|(ip, problem)| format!("turned away {ip}: {problem}")));
+                    return Err(MeshError::Timeout { timeout, missing });
+                }
+            }
+        }
+    }
+
+    fn missing(&self, peer: u32, addresses: &[SocketAddr], troubles: &BTreeMap<u32, String>) -> String {
+        match (addresses.get(peer as usize), troubles.get(&peer)) {
+            (Some(address), Some(trouble)) => format!("process {peer} at {address}: {trouble}"),
+            (Some(address), None) if peer < self.process_index => format!("process {peer} at {address} did not answer"),
+            _ => format!("process {peer} did not call"),
+        }
+    }
+
+    fn call(&self, peer: u32, address: SocketAddr, tell: &mpsc::Sender<News>) {
+        while !self.over.load(Ordering::Relaxed) {
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let news = match TcpStream::connect_timeout(&address, left.min(CONNECT_LIMIT)) {
+                Ok(stream) => match self.introduce(stream, peer) {
+                    Ok(Some(connection)) => News::Connected(peer, connection),
+                    Ok(None) => News::WrongSecret(peer),
+                    Err(error) => News::Trouble(peer, format!("the handshake failed: {error}")),
+                },
+                Err(error) => News::Trouble(peer, error.to_string()),
+            };
+            let retry = matches!(news, News::Trouble(..));
+            if tell.send(news).is_err() || !retry {
+                return;
+            }
+            std::thread::sleep(RETRY_PAUSE);
+        }
+    }
+
+    fn accept(self: &Arc<Self>, listener: &TcpListener, tell: &mpsc::Sender<News>) {
+        let busy = Arc::new(AtomicUsize::new(0));
+        while !self.over.load(Ordering::Relaxed) {
+            match listener.accept() {
+                Ok((stream, address)) => {
+                    if busy.fetch_add(1, Ordering::Relaxed) >= MAX_HANDSHAKES {
+                        busy.fetch_sub(1, Ordering::Relaxed);
+                        continue;
+                    }
+                    let (setup, tell, still_busy) = (Arc::clone(self), tell.clone(), Arc::clone(&busy));
+                    let spawned = std::thread::Builder::new().name("tcp-handshake".to_owned()).spawn(move || {
+                        let news = match setup.receive(stream) {
+                            Ok((peer, connection)) => News::Connected(peer, connection),
+                            Err(error) => News::Stranger(address, error.to_string()),
+                        };
+                        still_busy.fetch_sub(1, Ordering::Relaxed);
+                        // No one listens once everyone is there.
+                        let _ = tell.send(news);
+                    });
+                    if spawned.is_err() {
+                        busy.fetch_sub(1, Ordering::Relaxed);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let left = self.deadline.saturating_duration_since(Instant::now());
+                    let Ok(limit) = Timespec::try_from(left) else { return };
+                    if left.is_zero() || poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&limit)).is_err() {
+                        return;
+                    }
+                }
+                // A connection that was gone again, or too many open files.
+                Err(_) if Instant::now() < self.deadline => std::thread::sleep(RETRY_PAUSE),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// The caller's side of the handshake. `None` if the other side does not know the secret.
+    fn introduce(&self, stream: TcpStream, peer: u32) -> io::Result<Option<Connection>> {
+        let end = self.deadline.min(Instant::now() + HANDSHAKE_LIMIT);
+        let hello = hello(self.process_index, peer, self.process_count)?;
+        write_within(&stream, &hello, end)?;
+        let mut answer = [0; HELLO_LEN + MAC_LEN];
+        read_within(&stream, &mut answer, end)?;
+        let (their_hello, their_mac) = answer.split_at(HELLO_LEN);
+        parse_hello(their_hello, self.process_index, self.process_count)?;
+        if !matches(&self.mac("called", &hello, their_hello), their_mac) {
+            return Ok(None);
+        }
+        write_within(&stream, self.mac("caller", &hello, their_hello).as_bytes(), end)?;
+        let mut verdict = [0];
+        read_within(&stream, &mut verdict, end)?;
+        if verdict != [ACCEPTED] {
+            return Err(malformed("it turned us away"));
+        }
+        let rings = self.share_memory(&stream, end)?;
+        Ok(Some(Connection { stream, rings }))
+    }
+
+    /// The called side of the handshake; returns who called.
+    fn receive(&self, stream: TcpStream) -> io::Result<(u32, Connection)> {
+        stream.set_nonblocking(false)?;
+        let end = self.deadline.min(Instant::now() + HANDSHAKE_LIMIT);
+        let mut their_hello = [0; HELLO_LEN];
+        read_within(&stream, &mut their_hello, end)?;
+        let peer = parse_hello(&their_hello, self.process_index, self.process_count)?;
+        if peer <= self.process_index {
+            return Err(malformed(&format!("process {peer} called, which should be called")));
+        }
+        let hello = hello(self.process_index, peer, self.process_count)?;
+        let mut answer = hello.to_vec();
+        answer.extend_from_slice(self.mac("called", &their_hello, &hello).as_bytes());
+        write_within(&stream, &answer, end)?;
+        let mut their_mac = [0; MAC_LEN];
+        read_within(&stream, &mut their_mac, end).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => malformed("it has another job secret"),
+            _ => error,
+        })?;
+        if !matches(&self.mac("caller", &their_hello, &hello), &their_mac) {
+            return Err(malformed("it has another job secret"));
+        }
+        write_within(&stream, &[ACCEPTED], end)?;
+        let rings = self.share_memory(&stream, end)?;
+        Ok((peer, Connection { stream, rings }))
+    }
+
+    /// Both sides offer a ring and open the other's. The rings are used if both could, else both know why not.
+    fn share_memory(&self, stream: &TcpStream, end: Instant) -> io::Result<Result<(shm::Writer, shm::Reader), String>> {
+        let offered = match self.choice {
+            Choice::Tcp => Err("this process uses TCP only".to_owned()),
+            Choice::Auto | Choice::Shm => Offered::new().map_err(|error| format!("cannot share memory: {error}")),
+        };
+        let mut ours = [0; 1 + OFFER_LEN];
+        if let Ok(offered) = &offered {
+            ours[0] = OFFERED;
+            ours[1..].copy_from_slice(&offered.offer().to_bytes());
+        }
+        write_within(stream, &ours, end)?;
+        let mut theirs = [0; 1 + OFFER_LEN];
+        read_within(stream, &mut theirs, end)?;
+        let [kind, theirs @ ..] = theirs;
+        let opened = match (&offered, kind) {
+            (Err(reason), _) => Err(reason.clone()),
+            (Ok(_), OFFERED) => open(&Offer::from_bytes(&theirs)),
+            (Ok(_), _) => Err("the other process does not share memory".to_owned()),
+        };
+        write_within(stream, &[u8::from(opened.is_ok())], end)?;
+        let mut they_opened = [0];
+        read_within(stream, &mut they_opened, end)?;
+        Ok(match (opened, offered) {
+            (Ok(theirs), Ok(ours)) if they_opened == [1] => {
+                Ok((shm::Writer::new(ours.into_segment()), shm::Reader::new(theirs)))
+            }
+            (Ok(_), _) => Err("the other process cannot open this one's memory".to_owned()),
+            (Err(reason), _) => Err(reason),
+        })
+    }
+
+    fn mac(&self, role: &str, caller_hello: &[u8], called_hello: &[u8]) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(role.as_bytes()).update(caller_hello).update(called_hello);
+        hasher.finalize()
+    }
+}
+
+/// The ring of a process that may run elsewhere.
+fn open(offer: &Offer) -> Result<shm::Segment, String> {
+    match host_id() {
+        Ok(host) if host == offer.host => {
+            offer.open().map_err(|error| format!("cannot open the memory of process id {}: {error}", offer.process))
+        }
+        Ok(_) => Err("it runs on another host or in another container".to_owned()),
+        Err(error) => Err(format!("cannot tell on which host this is: {error}")),
+    }
+}
+
+/// Compares in constant time.
+fn matches(mac: &blake3::Hash, bytes: &[u8]) -> bool {
+    blake3::Hash::from_slice(bytes).is_ok_and(|theirs| theirs == *mac)
+}
+
+fn hello(from: u32, to: u32, process_count: u32) -> io::Result<[u8; HELLO_LEN]> {
+    let mut nonce = [0; NONCE_LEN];
+    File::open("/dev/urandom")?.read_exact(&mut nonce)?;
+    let mut hello = [0; HELLO_LEN];
+    let fields = [&MAGIC[..], &from.to_le_bytes(), &to.to_le_bytes(), &process_count.to_le_bytes(), &nonce];
+    for (place, byte) in hello.iter_mut().zip(fields.into_iter().flatten()) {
+        *place = *byte;
+    }
+    Ok(hello)
+}
+
+/// Returns the sender of a hello that is meant for process `to`.
+fn parse_hello(bytes: &[u8], to: u32, process_count: u32) -> io::Result<u32> {
+    let (magic, rest) = bytes.split_at_checked(MAGIC.len()).ok_or_else(|| malformed("a short hello"))?;
+    if magic != MAGIC {
+        return Err(malformed("it is not a process of a job, or runs another version"));
+    }
+    let mut fields = rest.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes));
+    let (from, for_whom, count) = (fields.next(), fields.next(), fields.next());
+    if count != Some(process_count) {
+        return Err(malformed(&format!("its job has {} processes, ours has {process_count}", count.unwrap_or(0))));
+    }
+    if for_whom != Some(to) {
+        return Err(malformed(&format!("it looks for process {}", for_whom.unwrap_or(0))));
+    }
+    from.filter(|from| *from < process_count).ok_or_else(|| malformed("a process index out of range"))
+}
+
+fn malformed(problem: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, problem.to_owned())
+}
+
+fn read_within(mut stream: &TcpStream, mut bytes: &mut [u8], end: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        stream.set_read_timeout(Some(time_left(end)?))?;
+        match stream.read(bytes) {
+            Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection")),
+            Ok(count) => bytes = &mut bytes[count..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(io::ErrorKind::TimedOut.into()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn write_within(mut stream: &TcpStream, bytes: &[u8], end: Instant) -> io::Result<()> {
+    stream.set_write_timeout(Some(time_left(end)?))?;
+    stream.write_all(bytes)
+}
+
+fn time_left(end: Instant) -> io::Result<Duration> {
+    let left = end.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// Sets a connection up for messages.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    let keepalive =
+        socket2::TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5));
+    socket2::SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}

@@ -1,0 +1,435 @@
+use std::io::{self, IoSlice, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+
+use crate::transport::{EAGER_LIMIT, Segment, Tag, TransportError, Wait, shm};
+
+use super::frame::{Header, Kind};
+use super::inbox::{Inbox, MAX_REASON};
+use super::spin::Spin;
+use super::stream::StreamReader;
+
+/// A call that waits longer tells the peer what it waits for.
+const GRACE: Duration = Duration::from_millis(50);
+
+/// How often whoever sleeps looks whether it should give up.
+const TICK: Duration = Duration::from_millis(50);
+
+/// The same for a writer that sleeps until a ring has room: two that wait for each other in a circle of three look by
+/// themselves.
+const RING_TICK: Duration = Duration::from_millis(2);
+
+/// How long a farewell waits for a write that is under way, and a failed write for the peer's last words.
+const LAST_WORDS: Duration = Duration::from_millis(400);
+
+/// Most buffers that the system takes in one write.
+const MAX_SLICES: usize = 1024;
+
+/// Buffers of one message for which no list is allocated.
+const FEW_SLICES: usize = 8;
+
+/// All other processes of the job, by index; `None` for this one.
+pub(super) struct Peers(pub Vec<Option<Arc<Peer>>>);
+
+/// The way to one peer.
+pub(super) struct Peer {
+    pub index: u32,
+    /// Does not block.
+    stream: Arc<TcpStream>,
+    writer: Mutex<Writer>,
+    inbox: Mutex<Inbox>,
+    changed: Condvar,
+    /// Wakes whoever sleeps until the stream has bytes.
+    kick: OwnedFd,
+    /// The ring that the peer writes to, if there is one.
+    ring: Option<shm::Segment>,
+    spin: Spin,
+}
+
+struct Writer {
+    /// `None` if frames go to the stream.
+    ring: Option<shm::Writer>,
+    /// A frame was written in part: nothing can follow.
+    torn: bool,
+}
+
+impl Peers {
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Peer>> {
+        self.0.iter().flatten()
+    }
+
+    /// Takes in what has come from anyone, so that nobody who waits for room in our buffers waits for ever.
+    fn receive_from_all(&self) {
+        for peer in self.iter() {
+            if let Ok(mut inbox) = peer.inbox.try_lock() {
+                peer.receive(&mut inbox);
+            }
+        }
+    }
+}
+
+impl Peer {
+    /// A peer behind a connected socket that does not block and, where both share memory, a ring for each direction.
+    pub fn new(
+        index: u32,
+        stream: TcpStream,
+        rings: Option<(shm::Writer, shm::Reader)>,
+        spin: Spin,
+    ) -> io::Result<Peer> {
+        let stream = Arc::new(stream);
+        let (writer, reader) = rings.unzip();
+        let inbox = Inbox::new(index, StreamReader::new(Arc::clone(&stream)), reader);
+        Ok(Peer {
+            index,
+            stream,
+            writer: Mutex::new(Writer { ring: writer, torn: false }),
+            ring: inbox.ring().cloned(),
+            inbox: Mutex::new(inbox),
+            changed: Condvar::new(),
+            kick: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            spin,
+        })
+    }
+
+    /// Whether bytes go through shared memory.
+    pub fn shares_memory(&self) -> bool {
+        self.ring.is_some()
+    }
+
+    pub fn send(&self, peers: &Peers, tag: Tag, data: &[IoSlice<'_>], wait: &Wait<'_>) -> Result<(), TransportError> {
+        if data.iter().map(|slice| slice.len()).sum::<usize>() > EAGER_LIMIT {
+            self.wait_until(peers, &tag, wait, |inbox| {
+                inbox.receive();
+                inbox.take_ready(&tag)
+            })?;
+        }
+        self.write(peers, Kind::Data, tag, data, wait.deadline)
+    }
+
+    /// # Safety
+    /// As for [`crate::transport::Transport::post`].
+    pub unsafe fn post(
+        &self,
+        peers: &Peers,
+        tag: Tag,
+        into: Vec<Segment>,
+        deadline: Instant,
+    ) -> Result<(), TransportError> {
+        let len: usize = into.iter().map(Segment::len).sum();
+        // SAFETY: by the contract of this function; settled by `complete` and `cancel`.
+        unsafe { self.lock().post(tag, into)? };
+        if len > EAGER_LIMIT {
+            let sent = self.write(peers, Kind::Ready, tag, &[], deadline);
+            if sent.is_err() {
+                self.cancel(tag);
+            }
+            return sent;
+        }
+        Ok(())
+    }
+
+    pub fn complete(&self, peers: &Peers, tag: Tag, wait: &Wait<'_>) -> Result<(), TransportError> {
+        let done = self.wait_until(peers, &tag, wait, |inbox| {
+            inbox.receive();
+            inbox.completed(&tag)
+        });
+        self.cancel(tag);
+        done
+    }
+
+    /// Forgets a posted receive; on return nothing writes to its memory any more.
+    pub fn cancel(&self, tag: Tag) {
+        self.lock().settle(&tag);
+    }
+
+    pub fn take(
+        &self,
+        peers: &Peers,
+        tag: Tag,
+        len: usize,
+        wait: &Wait<'_>,
+        with: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), TransportError> {
+        self.wait_until(peers, &tag, wait, |inbox| inbox.take(&tag, len, with))
+    }
+
+    /// Whether a small message that was not posted has come or does so within moments.
+    pub fn arrives_soon(&self, tag: &Tag) -> bool {
+        let mut spinning = self.spin.begin();
+        loop {
+            let seen = self.tail();
+            let mut inbox = self.lock();
+            let before = inbox.frames();
+            let here = inbox.has(tag);
+            self.tell_others(&inbox, before);
+            drop(inbox);
+            if here || !spinning.pause(|| self.tail() != seen) {
+                return here;
+            }
+        }
+    }
+
+    /// Lets every call that waits for this peer fail, now and later; the first reason stands.
+    pub fn fail(&self, error: TransportError) {
+        self.lock().broken.get_or_insert(error);
+        self.wake_all();
+    }
+
+    /// Takes in what the peer sent before it hung up. Gives its reason if it aborted the job.
+    pub fn receive_last_words(&self) -> Option<String> {
+        let reason = self.lock().receive_last_words();
+        self.wake_all();
+        reason
+    }
+
+    /// Tells the peer something as the last thing, if it can be told soon, and closes our side.
+    pub fn farewell(&self, kind: Kind, reason: &str) {
+        let deadline = Instant::now() + LAST_WORDS;
+        let mut end = MAX_REASON.min(reason.len());
+        while !reason.is_char_boundary(end) {
+            end -= 1;
+        }
+        let mut writer = loop {
+            match self.writer.try_lock() {
+                Ok(writer) => break writer,
+                Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(TryLockError::WouldBlock) => {
+                    self.hang_up();
+                    return;
+                }
+            }
+        };
+        let header = Header { kind, len: end as u64, tag: Tag([0; 5]) }.to_bytes();
+        if writer.ring.is_some() || !writer.torn {
+            // One attempt: a peer that takes nothing learns from the closed connection.
+            let _ = (&*self.stream).write_vectored(&[IoSlice::new(&header), IoSlice::new(&reason.as_bytes()[..end])]);
+        }
+        writer.torn = true;
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    pub fn hang_up(&self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    /// Calls `attempt` until it has a result: at once, and whenever something arrived.
+    fn wait_until(
+        &self,
+        peers: &Peers,
+        tag: &Tag,
+        wait: &Wait<'_>,
+        mut attempt: impl FnMut(&mut Inbox) -> Option<Result<(), TransportError>>,
+    ) -> Result<(), TransportError> {
+        let mut spinning = self.spin.begin();
+        let (mut start, mut noted, mut judged) = (None, false, None);
+        loop {
+            let seen = self.tail();
+            let mut inbox = self.lock();
+            let before = inbox.frames();
+            let outcome = attempt(&mut inbox);
+            self.tell_others(&inbox, before);
+            if let Some(result) = outcome {
+                return result;
+            }
+            let start = *start.get_or_insert_with(Instant::now);
+            let unmatched = inbox.unmatched(&mut judged);
+            if !unmatched.is_empty() {
+                drop(inbox);
+                if let Some(explanation) = unmatched.iter().find_map(wait.judge) {
+                    return Err(TransportError::Mismatch { explanation });
+                }
+                continue;
+            }
+            if spinning.goes_on() {
+                drop(inbox);
+                spinning.pause(|| self.tail() != seen);
+                continue;
+            }
+            let waited = start.elapsed();
+            let left = wait.deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(TransportError::Timeout { peer: self.index, waited });
+            }
+            if waited >= GRACE && !noted {
+                noted = true;
+                drop(inbox);
+                self.write(peers, Kind::Note, *tag, &[], wait.deadline)?;
+                continue;
+            }
+            self.sleep(inbox, seen, left.min(TICK));
+        }
+    }
+
+    /// Sleeps until something may have come, or another thread took in what did.
+    fn sleep(&self, mut inbox: MutexGuard<'_, Inbox>, seen: u32, limit: Duration) {
+        if inbox.watched {
+            inbox.followers += 1;
+            inbox = self.changed.wait_timeout(inbox, limit).unwrap_or_else(PoisonError::into_inner).0;
+            inbox.followers -= 1;
+            return;
+        }
+        inbox.watched = true;
+        drop(inbox);
+        match &self.ring {
+            Some(ring) => ring.positions().sleep_until_data(seen, limit),
+            None => {
+                let mut both = [PollFd::new(&*self.stream, PollFlags::IN), PollFd::new(&self.kick, PollFlags::IN)];
+                let _ = poll(&mut both, limit.try_into().ok().as_ref());
+                let _ = rustix::io::read(&self.kick, &mut [0; 8]);
+            }
+        }
+        let mut inbox = self.lock();
+        inbox.watched = false;
+        if inbox.followers > 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    fn receive(&self, inbox: &mut Inbox) {
+        let before = inbox.frames();
+        inbox.receive();
+        self.tell_others(inbox, before);
+    }
+
+    /// Wakes the other threads if this one took in something that may be for them.
+    fn tell_others(&self, inbox: &Inbox, before: u64) {
+        if inbox.frames() != before && (inbox.watched || inbox.followers > 0) {
+            self.wake_all();
+        }
+    }
+
+    fn wake_all(&self) {
+        self.changed.notify_all();
+        match &self.ring {
+            Some(ring) => ring.positions().wake_reader(),
+            // Full only if it is unread, which wakes just as well.
+            None => drop(rustix::io::write(&self.kick, &1u64.to_ne_bytes())),
+        }
+    }
+
+    /// Where the peer is in its ring.
+    fn tail(&self) -> u32 {
+        self.ring.as_ref().map_or(0, |ring| ring.positions().tail())
+    }
+
+    fn write(
+        &self,
+        peers: &Peers,
+        kind: Kind,
+        tag: Tag,
+        data: &[IoSlice<'_>],
+        deadline: Instant,
+    ) -> Result<(), TransportError> {
+        let len = data.iter().map(|slice| slice.len()).sum::<usize>() as u64;
+        let header = Header { kind, len, tag }.to_bytes();
+        let (mut few, mut many) = ([IoSlice::new(&[]); 1 + FEW_SLICES], Vec::new());
+        let slices = if data.len() <= FEW_SLICES {
+            &mut few[..1 + data.len()]
+        } else {
+            many.resize(1 + data.len(), IoSlice::new(&[]));
+            &mut many[..]
+        };
+        slices[0] = IoSlice::new(&header);
+        slices[1..].copy_from_slice(data);
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        if writer.torn {
+            return Err(self.reason_or("the connection is closed"));
+        }
+        let outcome = self.write_all(peers, &mut writer, slices, deadline);
+        writer.torn = outcome.is_err();
+        outcome
+    }
+
+    fn write_all(
+        &self,
+        peers: &Peers,
+        writer: &mut Writer,
+        mut rest: &mut [IoSlice<'_>],
+        deadline: Instant,
+    ) -> Result<(), TransportError> {
+        let mut blocked = None;
+        loop {
+            let written = match &mut writer.ring {
+                Some(ring) => ring.write(rest),
+                None => (&*self.stream).write_vectored(&rest[..rest.len().min(MAX_SLICES)]),
+            };
+            match written {
+                Ok(count) => {
+                    // Also skips empty buffers.
+                    IoSlice::advance_slices(&mut rest, count);
+                    if rest.is_empty() {
+                        return Ok(());
+                    }
+                    if count > 0 {
+                        continue;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(self.reason_or(&error.to_string())),
+            }
+            let (since, spinning) = blocked.get_or_insert_with(|| (Instant::now(), self.spin.begin()));
+            if let Some(error) = self.lock().broken.clone() {
+                return Err(error);
+            }
+            if Instant::now() >= deadline {
+                return Err(TransportError::Timeout { peer: self.index, waited: since.elapsed() });
+            }
+            match &writer.ring {
+                Some(ring) => {
+                    let seen = ring.seen();
+                    peers.receive_from_all();
+                    if ring.seen() == seen && !spinning.pause(|| ring.seen() != seen) {
+                        ring.sleep(seen, RING_TICK);
+                    }
+                }
+                None => {
+                    self.sleep_until_writable(peers);
+                    peers.receive_from_all();
+                }
+            }
+        }
+    }
+
+    /// Sleeps until the stream takes bytes, or another one has some.
+    fn sleep_until_writable(&self, peers: &Peers) {
+        let readable = peers.iter().filter(|peer| !peer.shares_memory() && peer.index != self.index);
+        let mut all = vec![PollFd::new(&*self.stream, PollFlags::IN | PollFlags::OUT)];
+        all.extend(readable.map(|peer| PollFd::new(&*peer.stream, PollFlags::IN)));
+        let _ = poll(&mut all, TICK.try_into().ok().as_ref());
+    }
+
+    /// Why the connection broke: what is found in the peer's last words, else `reason`.
+    fn reason_or(&self, reason: &str) -> TransportError {
+        let deadline = Instant::now() + LAST_WORDS;
+        loop {
+            let mut inbox = self.lock();
+            self.receive(&mut inbox);
+            if let Some(error) = &inbox.broken {
+                return error.clone();
+            }
+            if Instant::now() >= deadline {
+                return TransportError::Lost { peer: self.index, reason: reason.to_owned() };
+            }
+            drop(inbox);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AsFd for Peer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}

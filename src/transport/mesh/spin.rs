@@ -1,0 +1,68 @@
+//! How long a thread looks again and again before it sleeps. Sleeping and being woken costs tens of microseconds, a look
+//! next to nothing; but where processes share cores, who looks keeps the other from what is looked for.
+
+use std::hint::spin_loop;
+use std::thread::{available_parallelism, yield_now};
+use std::time::{Duration, Instant};
+
+/// How long to look where every process has a core.
+const PATIENCE: Duration = Duration::from_micros(40);
+
+/// Looks between two looks at the clock.
+const LOOKS: usize = 50;
+
+/// How often the core is offered to others where it has to be shared.
+const YIELDS: usize = 30;
+
+/// What a thread that waits does at first.
+#[derive(Clone, Copy)]
+pub(super) struct Spin {
+    crowded: bool,
+}
+
+/// One wait.
+pub(super) struct Spinning {
+    crowded: bool,
+    until: Option<Instant>,
+    yields: usize,
+    over: bool,
+}
+
+impl Spin {
+    /// For a host that runs this many processes of the job.
+    pub fn new(processes_here: usize) -> Spin {
+        Spin { crowded: available_parallelism().is_ok_and(|cores| processes_here > cores.get()) }
+    }
+
+    pub fn begin(self) -> Spinning {
+        Spinning { crowded: self.crowded, until: None, yields: 0, over: false }
+    }
+}
+
+impl Spinning {
+    pub fn goes_on(&self) -> bool {
+        !self.over
+    }
+
+    /// Lets a moment pass, or less if there is news. `false` when it is time to sleep.
+    pub fn pause(&mut self, has_news: impl Fn() -> bool) -> bool {
+        if self.over {
+            return false;
+        }
+        if self.crowded {
+            self.yields += 1;
+            self.over = self.yields >= YIELDS;
+            yield_now();
+            return true;
+        }
+        for _ in 0..LOOKS {
+            if has_news() {
+                return true;
+            }
+            spin_loop();
+        }
+        let now = Instant::now();
+        self.over = now >= *self.until.get_or_insert(now + PATIENCE);
+        true
+    }
+}

@@ -1,0 +1,69 @@
+//! Bytes that come over a TCP connection, taken in by whoever waits for them.
+
+use std::io::{self, Read};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use super::inbox::Source;
+
+/// Bytes that are taken in at a time, unless they go straight to where they belong.
+const BUFFER_LEN: usize = 64 << 10;
+
+pub(super) struct StreamReader {
+    /// Does not block.
+    stream: Arc<TcpStream>,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl StreamReader {
+    pub fn new(stream: Arc<TcpStream>) -> StreamReader {
+        StreamReader { stream, buffer: vec![0; BUFFER_LEN], start: 0, end: 0 }
+    }
+}
+
+impl AsFd for StreamReader {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// 0 if there is nothing now.
+fn receive(mut stream: &TcpStream, into: &mut [u8]) -> io::Result<usize> {
+    loop {
+        return match stream.read(into) {
+            Ok(0) if !into.is_empty() => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection")),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            outcome => outcome,
+        };
+    }
+}
+
+impl Source for StreamReader {
+    fn available(&mut self, wanted: usize) -> io::Result<&[u8]> {
+        if self.end - self.start < wanted.min(BUFFER_LEN) {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+            self.end += receive(&self.stream, &mut self.buffer[self.end..])?;
+        }
+        Ok(&self.buffer[self.start..self.end])
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.start += count;
+    }
+
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.start == self.end && into.len() >= BUFFER_LEN {
+            return receive(&self.stream, into);
+        }
+        let available = self.available(1)?;
+        let count = available.len().min(into.len());
+        into[..count].copy_from_slice(&available[..count]);
+        self.consume(count);
+        Ok(count)
+    }
+}

@@ -1,0 +1,171 @@
+//! Bytes between two processes of one host through memory that both have mapped.
+//!
+//! Each direction is a ring in a memory file of its writer's. The file has no name: the other process opens it by way of
+//! `/proc` and finds a number in it that it was told beforehand. Nothing stays behind when processes end, however they
+//! do.
+
+#[cfg(test)]
+mod model;
+mod ring;
+mod segment;
+
+use std::io::{self, IoSlice};
+use std::time::Duration;
+
+use super::EAGER_LIMIT;
+
+pub(super) use segment::{OFFER_LEN, Offer, Offered, Segment, host_id};
+
+/// What the ring is built on.
+mod sync {
+    pub use std::sync::atomic::{AtomicU32, Ordering, fence};
+    use std::time::Duration;
+
+    use rustix::thread::futex::{Flags, wait, wake};
+
+    /// Sleeps while the word is `seen`, for at most `limit`.
+    pub fn futex_wait(word: &AtomicU32, seen: u32, limit: Duration) {
+        // Whatever ends the sleep, the caller looks again.
+        let _ = wait(word, Flags::empty(), seen, Some(&limit.try_into().unwrap_or_default()));
+    }
+
+    pub fn futex_wake(word: &AtomicU32) {
+        let _ = wake(word, Flags::empty(), u32::MAX >> 1);
+    }
+}
+
+/// A small message with its header fits in this many bytes.
+const WHOLE: usize = EAGER_LIMIT + 64;
+
+/// Bytes of a larger message that are written at a time.
+const PART: usize = 64 << 10;
+
+/// Writes to the ring of this process.
+pub(super) struct Writer {
+    segment: Segment,
+    own: ring::Writer,
+}
+
+/// Reads from the ring of the other process.
+pub(super) struct Reader {
+    segment: Segment,
+    own: ring::Reader,
+}
+
+impl Writer {
+    pub fn new(segment: Segment) -> Writer {
+        Writer { segment, own: ring::Writer::default() }
+    }
+
+    /// Writes `slices` if there is room, and returns how many bytes that was. Small messages are written whole, so that
+    /// the reader finds them in one piece; of larger ones a part, so that it can begin.
+    pub fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let wanted = slices.iter().map(|slice| slice.len()).sum::<usize>();
+        let (positions, capacity) = (self.segment.positions(), self.segment.capacity());
+        let at_once = wanted.min(if wanted <= WHOLE { WHOLE } else { PART });
+        if (self.own.space(positions, capacity, at_once as u32).map_err(|_| corrupt())? as usize) < at_once {
+            return Ok(0);
+        }
+        let mut space = at_once;
+        let start = self.own.position();
+        let mut count = 0;
+        for slice in slices {
+            let part = &slice[..slice.len().min(space)];
+            self.segment.write(start.wrapping_add(count), part);
+            count += part.len() as u32;
+            space -= part.len();
+            if space == 0 {
+                break;
+            }
+        }
+        if count > 0 {
+            self.own.publish(positions, count);
+        }
+        Ok(count as usize)
+    }
+
+    /// Where the reader is, for [`Writer::sleep`].
+    pub fn seen(&self) -> u32 {
+        self.segment.positions().head()
+    }
+
+    /// Sleeps until the reader has gone on from `seen`.
+    pub fn sleep(&self, seen: u32, limit: Duration) {
+        self.segment.positions().sleep_until_space(seen, limit);
+    }
+}
+
+impl Reader {
+    pub fn new(segment: Segment) -> Reader {
+        Reader { segment, own: ring::Reader::default() }
+    }
+
+    /// All bytes that have arrived and were not consumed.
+    pub fn available(&self) -> io::Result<&[u8]> {
+        let count = self.own.available(self.segment.positions(), self.segment.capacity()).map_err(|_| corrupt())?;
+        Ok(self.segment.read(self.own.position(), count))
+    }
+
+    /// Gives up `count` of the available bytes.
+    pub fn consume(&mut self, count: usize) {
+        if count > 0 {
+            self.own.release(self.segment.positions(), count as u32);
+        }
+    }
+
+    /// The other process's ring, to wait for what comes.
+    pub fn segment(&self) -> &Segment {
+        &self.segment
+    }
+}
+
+fn corrupt() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the positions in shared memory are impossible")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (Writer, Reader) {
+        let offered = Offered::new().unwrap();
+        let theirs = offered.offer().open().unwrap();
+        (Writer::new(offered.into_segment()), Reader::new(theirs))
+    }
+
+    #[test]
+    fn bytes_go_through_the_end_of_the_ring() {
+        let (mut writer, mut reader) = pair();
+        let message: Vec<u8> = (0..100_003u32).map(|index| (index % 251) as u8).collect();
+        for _ in 0..20 {
+            let (head, tail) = message.split_at(777);
+            assert_eq!(writer.write(&[IoSlice::new(head), IoSlice::new(tail)]).unwrap(), message.len());
+            assert!(reader.available().unwrap() == message);
+            reader.consume(message.len());
+        }
+        assert!(reader.available().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_full_ring_takes_no_more() {
+        let (mut writer, mut reader) = pair();
+        let message = vec![7; 3 << 20];
+        while writer.write(&[IoSlice::new(&message)]).unwrap() > 0 {}
+        assert_eq!(writer.write(&[IoSlice::new(&message[..1])]).unwrap(), 0);
+        reader.consume(10);
+        assert_eq!(writer.write(&[IoSlice::new(&message[..11])]).unwrap(), 0);
+        assert_eq!(writer.write(&[IoSlice::new(&message[..10])]).unwrap(), 10);
+    }
+
+    #[test]
+    fn an_offer_survives_the_wire_and_is_checked() {
+        let offered = Offered::new().unwrap();
+        let offer = offered.offer();
+        assert_eq!(Offer::from_bytes(&offer.to_bytes()), offer);
+        let mut other = offer.clone();
+        other.number[0] ^= 1;
+        assert!(other.open().is_err());
+        let elsewhere = Offer { descriptor: u32::MAX, ..offer };
+        assert!(elsewhere.open().is_err());
+    }
+}

@@ -1,0 +1,136 @@
+//! The positions of a ring of bytes with one writer and one reader in different processes, and how they wait for each
+//! other. The bytes themselves are the callers' business. Compiled a second time for the model checker in `model.rs`.
+
+use std::time::Duration;
+
+use super::sync::{AtomicU32, Ordering, fence, futex_wait, futex_wake};
+
+/// Shared by writer and reader. All zeros is an empty ring. Positions count bytes since the start, modulo 2³².
+#[repr(C)]
+pub(in crate::transport) struct Positions {
+    /// Up to where the writer has written.
+    tail: Line,
+    /// Up to where the reader has read.
+    head: Line,
+    /// Not zero while the reader sleeps on `tail`.
+    reader_sleeps: Line,
+    /// Not zero while the writer sleeps on `head`.
+    writer_sleeps: Line,
+}
+
+/// A word whose cache line, and the one fetched along with it, holds nothing else.
+#[repr(C, align(128))]
+struct Line(AtomicU32);
+
+/// The other side of the ring moved its position to where it cannot be.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Corrupt;
+
+/// The writer's own view.
+#[derive(Debug, Default)]
+pub(super) struct Writer {
+    tail: u32,
+    head_seen: u32,
+}
+
+/// The reader's own view.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    head: u32,
+}
+
+impl Positions {
+    #[cfg(test)]
+    #[allow(dead_code, reason = "outside the model, positions are mapped")]
+    pub fn new() -> Positions {
+        let zero = || Line(AtomicU32::new(0));
+        Positions { tail: zero(), head: zero(), reader_sleeps: zero(), writer_sleeps: zero() }
+    }
+
+    /// Where the writer is, to be handed to [`Positions::sleep_until_data`].
+    pub fn tail(&self) -> u32 {
+        self.tail.0.load(Ordering::Acquire)
+    }
+
+    /// Sleeps until the writer is no longer at `seen`, for at most `limit`; may return earlier.
+    pub fn sleep_until_data(&self, seen: u32, limit: Duration) {
+        sleep(&self.tail.0, &self.reader_sleeps.0, seen, limit);
+    }
+
+    /// Sleeps until the reader is no longer at `seen`, for at most `limit`; may return earlier.
+    pub fn sleep_until_space(&self, seen: u32, limit: Duration) {
+        sleep(&self.head.0, &self.writer_sleeps.0, seen, limit);
+    }
+
+    /// Ends the reader's sleep, if it sleeps.
+    pub fn wake_reader(&self) {
+        futex_wake(&self.tail.0);
+    }
+
+    /// Where the reader is, to be handed to [`Positions::sleep_until_space`].
+    pub fn head(&self) -> u32 {
+        self.head.0.load(Ordering::Acquire)
+    }
+}
+
+/// The sleeper raises its flag and then looks at the position again; the mover moves and then looks at the flag. With
+/// the fences between, one of them sees the other. Only the sleeper, of which there is one at a time, lowers the flag:
+/// a mover could lower it for a sleep that has begun since.
+fn sleep(position: &AtomicU32, sleeps: &AtomicU32, seen: u32, limit: Duration) {
+    sleeps.store(1, Ordering::Relaxed);
+    fence(Ordering::SeqCst);
+    if position.load(Ordering::Relaxed) == seen {
+        futex_wait(position, seen, limit);
+    }
+    sleeps.store(0, Ordering::Relaxed);
+}
+
+fn wake(position: &AtomicU32, sleeps: &AtomicU32) {
+    fence(Ordering::SeqCst);
+    if sleeps.load(Ordering::Relaxed) != 0 {
+        futex_wake(position);
+    }
+}
+
+impl Writer {
+    /// Where the next byte goes.
+    pub fn position(&self) -> u32 {
+        self.tail
+    }
+
+    /// How many bytes may be written, at least `wanted` if there is room for that many.
+    pub fn space(&mut self, positions: &Positions, capacity: u32, wanted: u32) -> Result<u32, Corrupt> {
+        let left = |head: u32, tail: u32| capacity.checked_sub(tail.wrapping_sub(head)).ok_or(Corrupt);
+        if left(self.head_seen, self.tail)? < wanted {
+            self.head_seen = positions.head();
+        }
+        left(self.head_seen, self.tail)
+    }
+
+    /// Makes `count` more written bytes visible to the reader.
+    pub fn publish(&mut self, positions: &Positions, count: u32) {
+        self.tail = self.tail.wrapping_add(count);
+        positions.tail.0.store(self.tail, Ordering::Release);
+        wake(&positions.tail.0, &positions.reader_sleeps.0);
+    }
+}
+
+impl Reader {
+    /// Where the next byte is.
+    pub fn position(&self) -> u32 {
+        self.head
+    }
+
+    /// How many bytes there are.
+    pub fn available(&self, positions: &Positions, capacity: u32) -> Result<u32, Corrupt> {
+        let count = positions.tail().wrapping_sub(self.head);
+        if count <= capacity { Ok(count) } else { Err(Corrupt) }
+    }
+
+    /// Gives `count` bytes back to the writer.
+    pub fn release(&mut self, positions: &Positions, count: u32) {
+        self.head = self.head.wrapping_add(count);
+        positions.head.0.store(self.head, Ordering::Release);
+        wake(&positions.head.0, &positions.writer_sleeps.0);
+    }
+}
