@@ -85,6 +85,14 @@ fn a_stopped_process_that_goes_on_does_no_harm() {
 }
 
 #[test]
+fn a_job_that_takes_too_long_is_ended() {
+    for processes in ["1", "2"] {
+        let outcome = run(command(["-n", processes, "--timeout", "1"].iter().chain(&LONG)));
+        ended(&outcome, 1, &["the job did not end within 1 s (--timeout)"], &[]);
+    }
+}
+
+#[test]
 fn a_process_that_is_stuck_is_named() {
     let job = start(command(["-n", "2", "--stall-timeout", "2"].iter().chain(&LONG)));
     let pids = wait_until_running(&job, 2);
