@@ -78,7 +78,7 @@ def run_jax(steps):
 def run_ours(steps):
     command = [ROOT / "target/release/spmd-run", "-n", str(PROCESSES), "--devices-per-process", str(DEVICES)]
     command += [ROOT / "hlo/dp_tp_mlp_step.hlo", "--input", f"{DATA}.in.npz", "--repeat", str(steps), "--format", "json"]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["steps"]["median"]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["steps"]["median_seconds"]
 
 
 def main():
