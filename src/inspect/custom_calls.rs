@@ -1,10 +1,8 @@
 //! The library functions that a program calls.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 
-use crate::library_calls::about;
+use crate::library_calls::{about, count_targets};
 use crate::proto::HloInstructionProto;
 
 /// A library function that a program calls.
@@ -20,12 +18,8 @@ pub struct CustomCall {
 
 /// The targets of custom calls, by name.
 pub(super) fn custom_calls<'a>(instructions: impl Iterator<Item = &'a HloInstructionProto>) -> Vec<CustomCall> {
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for instruction in instructions.filter(|instruction| instruction.opcode == "custom-call") {
-        *counts.entry(&instruction.custom_call_target).or_default() += 1;
-    }
-    let calls = counts.into_iter();
-    calls
+    count_targets(instructions)
+        .into_iter()
         .map(|(target, instructions)| CustomCall {
             target: target.to_owned(),
             instructions,

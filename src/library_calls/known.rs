@@ -133,10 +133,8 @@ const FAMILIES: &[(&[&str], Availability, &str)] = &[
 
 /// The custom-call targets of a module, but for calls that nothing needs, that are not sure to run on CPUs, by name.
 pub fn unknown_targets(module: &HloModule) -> Vec<UnknownTarget> {
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let needed = module.proto.computations.iter().flat_map(needed_instructions);
-    needed.filter_map(target).for_each(|target| *counts.entry(target).or_default() += 1);
-    let unknown = counts.into_iter().filter_map(|(target, count)| {
+    let unknown = count_targets(needed).into_iter().filter_map(|(target, count)| {
         let (on_cpu, known) = about(target).unwrap_or((Availability::Unknown, "nothing is known about it"));
         let unknown = UnknownTarget { target: target.to_owned(), count, on_cpu, known: known.to_owned() };
         (on_cpu != Availability::Always).then_some(unknown)
@@ -160,13 +158,13 @@ pub fn about(target: &str) -> Option<(Availability, &'static str)> {
     family.map(|(_, on_cpu, about)| (*on_cpu, *about))
 }
 
-/// The targets of a module's custom calls, each as often as it is called.
-pub fn custom_call_targets(module: &HloModule) -> impl Iterator<Item = &str> {
-    module.proto.computations.iter().flat_map(|computation| &computation.instructions).filter_map(target)
-}
-
-fn target(instruction: &HloInstructionProto) -> Option<&str> {
-    (instruction.opcode == "custom-call").then_some(instruction.custom_call_target.as_str())
+/// How many of the instructions call each custom-call target, by name.
+pub fn count_targets<'a>(instructions: impl Iterator<Item = &'a HloInstructionProto>) -> BTreeMap<&'a str, usize> {
+    let mut counts = BTreeMap::new();
+    for instruction in instructions.filter(|instruction| instruction.opcode == "custom-call") {
+        *counts.entry(instruction.custom_call_target.as_str()).or_default() += 1;
+    }
+    counts
 }
 
 /// What a computation's result or an effect depends on; the compiler removes the others.

@@ -28,7 +28,7 @@ use float_environment::DefaultEnvironment;
 
 use crate::pjrt::{self, CallFrame, Ffi, FfiError, Outcome, Plugin};
 
-pub use known::{Availability, UnknownTarget, about, custom_call_targets, unknown_targets};
+pub use known::{Availability, UnknownTarget, about, count_targets, unknown_targets};
 
 /// The platform under which CPU plugins look for custom calls.
 pub const PLATFORM: &str = "Host";

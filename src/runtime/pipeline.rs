@@ -6,7 +6,7 @@ use buffa::Message;
 
 use crate::hlo::{self, ModuleConfig, Program, shape};
 use crate::launch::phase;
-use crate::library_calls::{self, UnknownTarget, custom_call_targets, unknown_targets};
+use crate::library_calls::{self, UnknownTarget, count_targets, unknown_targets};
 use crate::lower::{self, Layout, Lowered, replay};
 use crate::partition::{self, GlobalArg, Partitioned};
 use crate::pjrt::{self, Client, CompileOptions, LoadedExecutable, Plugin, ProgramFormat, Value};
@@ -73,9 +73,9 @@ impl Pipeline {
         let mut partitioned = partition::partition(plugin, program, layout.replicas, layout.partitions)?;
         hlo::remove_dead_code(&mut partitioned.module.proto);
         let unknown = unknown_targets(&partitioned.module);
-        let mut library_calls: Vec<String> = custom_call_targets(&partitioned.module).map(str::to_owned).collect();
-        library_calls.sort_unstable();
-        library_calls.dedup();
+        let instructions =
+            partitioned.module.proto.computations.iter().flat_map(|computation| &computation.instructions);
+        let library_calls = count_targets(instructions).into_keys().map(str::to_owned).collect();
         let lowered = lower::lower(&partitioned.module, layout);
         let was_partitioned = matches!(program, Program::Hlo(module) if partition::is_partitioned(module));
         if was_partitioned && layout.partitions > 1 {
