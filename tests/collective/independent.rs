@@ -67,3 +67,33 @@ fn run_many_groups(paths: Paths) {
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
+
+/// One thread brings the devices of all processes, one after the other: whoever waited in it for a process that has yet
+/// to come would wait for ever. What a process exchanges with some of the others says nothing of the rest.
+#[test]
+fn a_devices_thread_does_not_wait_for_who_has_yet_to_come() {
+    let ring = (0..PROCESSES as u32).map(|device| (device, (device + 1) % PROCESSES as u32)).collect();
+    let kinds = [CollectiveKind::CollectiveBroadcast, CollectiveKind::CollectivePermute { pairs: ring }];
+    let lens = [100, 100_000, 1_000_000];
+    let specs = lens.iter().flat_map(|&len| kinds.iter().map(move |kind| (len, kind)));
+    let specs: Vec<CollectiveSpec> = specs
+        .zip(0..)
+        .map(|((len, kind), key)| CollectiveSpec { kind: kind.clone(), ..sum(key, vec![], len) })
+        .collect();
+    for paths in ALL_PATHS {
+        let job = Job::new(&[1; PROCESSES], paths, PATIENCE);
+        let programs = job.program(1, &specs);
+        for spec in &specs {
+            let operands =
+                (0..PROCESSES).map(|device| vec![(device as f32).to_le_bytes().repeat(spec.operands[0].dims[0])]);
+            let operands: Vec<Vec<Vec<u8>>> = operands.collect();
+            for (device, found) in job.run(&programs, 1, spec, &operands).into_iter().enumerate() {
+                let source = match spec.kind {
+                    CollectiveKind::CollectiveBroadcast => 0,
+                    _ => (device + PROCESSES - 1) % PROCESSES,
+                };
+                assert!(found.unwrap() == operands[source], "device {device}: {spec}");
+            }
+        }
+    }
+}

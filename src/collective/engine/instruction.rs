@@ -46,8 +46,10 @@ impl LocalGroup {
             _ => plan.is_small(ONE_STEP_LIMIT),
         };
         // That everyone whom a process exchanges messages with is there must mean that all are: nobody then waits for one
-        // that has yet to come.
-        let all_meet = group.parts.len() == 2 || !matches!(spec.kind, CollectiveKind::CollectivePermute { .. });
+        // that has yet to come. Targets of a permute or broadcast meet their source only.
+        let knows_some =
+            matches!(spec.kind, CollectiveKind::CollectivePermute { .. } | CollectiveKind::CollectiveBroadcast);
+        let all_meet = group.parts.len() == 2 || !knows_some;
         let size = |arrays: &[ArraySpec]| arrays.iter().filter_map(ArraySpec::size).sum::<usize>();
         let pace = if group.parts.len() == 1 {
             Pace::Local
