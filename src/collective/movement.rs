@@ -101,10 +101,11 @@ impl Plan {
         self.peers.iter().map(|(process, ..)| *process)
     }
 
-    /// Whether no message is longer than `limit` bytes.
-    pub fn is_small(&self, limit: usize) -> bool {
-        let mut messages = self.peers.iter().flat_map(|(_, sends, receives)| [sends, receives]);
-        messages.all(|transfers| transfers.iter().map(|transfer| transfer.source.size()).sum::<usize>() <= limit)
+    /// The size in bytes of the largest message of this process.
+    fn largest_message(&self) -> usize {
+        let messages = self.peers.iter().flat_map(|(_, sends, receives)| [sends, receives]);
+        let size = |transfers: &Vec<Transfer>| transfers.iter().map(|transfer| transfer.source.size()).sum();
+        messages.map(size).max().unwrap_or(0)
     }
 
     /// The plan of a checked instruction; empty if it does not only move elements.
@@ -127,6 +128,21 @@ impl Plan {
             },
             spread: same_for_all(&spec.kind),
         }
+    }
+}
+
+/// The size in bytes of the largest message between any two processes of the group, the same on all of them. Of a permute
+/// only the messages of this process count, which `plan` has.
+pub(super) fn largest_message(spec: &CollectiveSpec, group: &Group, plan: &Plan) -> usize {
+    let mut devices: Vec<usize> = group.parts.iter().map(|part| part.ranks.len()).collect();
+    devices.sort_unstable_by(|a, b| b.cmp(a));
+    let (most, next) = (devices.first().copied().unwrap_or(0), devices.get(1).copied().unwrap_or(0));
+    let operands: usize = spec.operands.iter().filter_map(ArraySpec::size).sum();
+    match spec.kind {
+        CollectiveKind::AllGather { .. } => operands.saturating_mul(most),
+        CollectiveKind::AllToAll { .. } => (operands / group.members.len().max(1)).saturating_mul(most * next),
+        CollectiveKind::CollectivePermute { .. } => plan.largest_message(),
+        _ => operands,
     }
 }
 

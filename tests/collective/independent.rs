@@ -97,3 +97,34 @@ fn a_devices_thread_does_not_wait_for_who_has_yet_to_come() {
         }
     }
 }
+
+/// The messages between two processes of an all-to-all grow with the devices of both: what is small for one pair is not
+/// for another one, and still all processes must go about it in the same way.
+#[test]
+fn processes_of_different_sizes_agree_on_how_to_exchange() {
+    let layout = [3, 3, 1];
+    let specs: Vec<CollectiveSpec> = (0..3)
+        .map(|key| {
+            // 12, 24 and 48 KiB from device to device.
+            let len = 7 * (3 << 10 << key);
+            CollectiveSpec { kind: CollectiveKind::AllToAll { split_dim: Some(0) }, ..sum(key, vec![], len) }
+        })
+        .collect();
+    for paths in ALL_PATHS {
+        let job = Job::new(&layout, paths, PATIENCE);
+        let programs = job.program(1, &specs);
+        for spec in &specs {
+            let part = spec.operands[0].dims[0] / 7;
+            let operands: Vec<Vec<Vec<u8>>> = (0..7)
+                .map(|device| {
+                    vec![(0..7).flat_map(|to| ((10 * device + to) as f32).to_le_bytes().repeat(part)).collect()]
+                })
+                .collect();
+            for (device, found) in job.run(&programs, 1, spec, &operands).into_iter().enumerate() {
+                let expected: Vec<u8> =
+                    (0..7).flat_map(|from| ((10 * from + device) as f32).to_le_bytes().repeat(part)).collect();
+                assert!(found.unwrap() == [expected], "device {device}: {spec}");
+            }
+        }
+    }
+}

@@ -38,12 +38,14 @@ const BRIEF_LIMIT: usize = 2 << 20;
 impl LocalGroup {
     fn new(spec: &CollectiveSpec, group: Group) -> LocalGroup {
         let plan = movement::Plan::new(spec, &group);
+        // All processes of a group must find the same, as the messages of one step and of a brief one differ. Permutes
+        // between more than two are never brief, and the messages of one step and of a long one are the same.
         let is_one_step = match spec.kind {
             CollectiveKind::AllReduce { .. } | CollectiveKind::ReduceScatter { .. } => {
                 reduction::is_one_step(spec, &group, ONE_STEP_LIMIT)
             }
             CollectiveKind::RaggedAllToAll => false,
-            _ => plan.is_small(ONE_STEP_LIMIT),
+            _ => movement::largest_message(spec, &group, &plan) <= ONE_STEP_LIMIT,
         };
         // That everyone whom a process exchanges messages with is there must mean that all are: nobody then waits for one
         // that has yet to come. Targets of a permute or broadcast meet their source only.
