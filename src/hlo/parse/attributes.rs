@@ -34,7 +34,8 @@ impl<'a> Parser<'a> {
             }
             self.attribute(scope, attr, draft)?;
         }
-        match opcode.required.without(draft.seen).names().next() {
+        let missing = opcode.required.without(draft.seen);
+        match missing.names().next() {
             None => Ok(()),
             Some(missing) => Err(fail(draft.start, format!("{} needs the attribute '{missing}'", opcode.name))),
         }

@@ -7,7 +7,7 @@ use super::error::{Failure, Result, hint};
 use super::{Map, Parser};
 use crate::hlo::shape::{compatible, is_tuple, text_without_layout};
 use crate::hlo::source::Places;
-use crate::proto::{HloComputationProto, HloInstructionProto, ProgramShapeProto, ShapeProto};
+use crate::proto::{HloComputationProto, HloInstructionProto, ProgramShapeProto, ShapeProto, Shared};
 
 /// The computation whose instructions are being read. Ids are indices until it is finished.
 #[derive(Default)]
@@ -16,8 +16,6 @@ pub(super) struct Scope<'a> {
     names: Vec<Cow<'a, str>>,
     /// Where the instructions stand.
     offsets: Vec<usize>,
-    /// The instructions' shapes as the text spells them; empty where it does not.
-    shape_texts: Vec<&'a str>,
     by_name: Map<&'a str, u32>,
     /// Tuple elements that operands such as `%tuple#0` have asked for.
     elements: Map<(u32, i64), u32>,
@@ -32,15 +30,6 @@ pub(super) struct Scope<'a> {
 impl<'a> Scope<'a> {
     pub(super) fn find(&self, name: &str) -> Option<u32> {
         self.by_name.get(name).copied()
-    }
-
-    pub(super) fn shape_text(&self, index: u32) -> &'a str {
-        self.shape_texts[index as usize]
-    }
-
-    /// Notes how the text spells an instruction's shape.
-    pub(super) fn set_shape_text(&mut self, index: u32, text: &'a str) {
-        self.shape_texts[index as usize] = text;
     }
 
     pub(super) fn shape(&self, index: u32) -> &ShapeProto {
@@ -84,7 +73,6 @@ impl<'a> Scope<'a> {
         self.instructions.push(instruction);
         self.names.push(name);
         self.offsets.push(start);
-        self.shape_texts.push("");
         index
     }
 
@@ -173,17 +161,17 @@ impl<'a> Parser<'a> {
 
     /// `(x: f32[2], y: s32[]) -> f32[2]`. What counts are the parameter instructions; of the signature XLA, too, checks
     /// the result only. Returns the result's place and shape.
-    fn signature(&mut self) -> Result<(usize, ShapeProto)> {
+    fn signature(&mut self) -> Result<(usize, Shared<ShapeProto>)> {
         self.list(b'(', b')', "parameters", |parser| {
             parser.name("a parameter")?;
             parser.eat(b':');
-            parser.shape()
+            parser.shared_shape()
         })?;
         if !self.eat_str("->") {
             return Err(self.expected("'->' after the parameters"));
         }
         let start = self.pos();
-        Ok((start, self.shape()?))
+        Ok((start, self.shared_shape()?))
     }
 
     fn check_result(&self, start: usize, name: &str, index: usize, declared: &ShapeProto) -> Result<()> {

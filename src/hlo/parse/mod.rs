@@ -25,7 +25,7 @@ use names::UniqueNames;
 
 use super::source::Places;
 use super::{HloModule, attr, infer, opcode};
-use crate::proto::HloComputationProto;
+use crate::proto::{HloComputationProto, ShapeProto, Shared};
 
 pub use error::ParseError;
 
@@ -62,6 +62,8 @@ struct Parser<'a> {
     computation_by_name: Map<&'a str, usize>,
     computation_names: UniqueNames<'a>,
     instruction_names: UniqueNames<'a>,
+    /// The shapes of instructions, by their text.
+    shapes: Map<&'a str, Shared<ShapeProto>>,
     elided: literal::Elided,
     /// Parts that may still be copied, so that a short text cannot ask for a large module.
     copies_left: usize,
@@ -77,6 +79,7 @@ impl<'a> Parser<'a> {
             computation_by_name: Map::default(),
             computation_names: UniqueNames::default(),
             instruction_names: UniqueNames::default(),
+            shapes: Map::default(),
             elided: literal::Elided::default(),
             copies_left: text.len() / 4 + COPIES,
         }
