@@ -32,6 +32,22 @@ impl<'a> Scope<'a> {
         self.by_name.get(name).copied()
     }
 
+    /// Forgets the computation and keeps the room, unless it is so large that clearing it takes longer than what a small
+    /// computation needs otherwise.
+    fn clear(&mut self) {
+        const KEPT: usize = 1 << 12;
+        if self.instructions.capacity() > KEPT {
+            *self = Scope::default();
+        }
+        self.by_name.clear();
+        self.elements.clear();
+        self.parameter_numbers.clear();
+        self.async_starts.clear();
+        self.offsets.clear();
+        self.root = None;
+        self.invents_parameters = false;
+    }
+
     pub(super) fn shape(&self, index: u32) -> &ShapeProto {
         &self.instructions[index as usize].shape
     }
@@ -67,6 +83,7 @@ impl<'a> Scope<'a> {
     }
 
     /// Adds an instruction that text cannot refer to yet; `start` is where the text asks for it.
+    #[inline]
     pub(super) fn push(&mut self, name: Cow<'a, str>, start: usize, mut instruction: HloInstructionProto) -> u32 {
         let index = self.instructions.len() as u32;
         instruction.id = index.into();
@@ -201,7 +218,7 @@ impl<'a> Parser<'a> {
     /// Instructions in braces, as a finished computation of this name. Returns its index.
     pub(super) fn instruction_list(&mut self, name: Cow<'a, str>) -> Result<usize> {
         let start = self.pos();
-        let mut scope = Scope::default();
+        let mut scope = std::mem::take(&mut self.spare);
         self.expect(b'{', "before the instructions")?;
         while !self.eat(b'}') {
             self.instruction(&mut scope)?;
@@ -209,19 +226,24 @@ impl<'a> Parser<'a> {
         self.finish_computation(start, name, scope)
     }
 
-    pub(super) fn finish_computation(&mut self, start: usize, name: Cow<'a, str>, scope: Scope<'a>) -> Result<usize> {
-        let mut instructions = scope.instructions;
-        let last =
-            instructions.len().checked_sub(1).ok_or_else(|| fail(start, "the computation has no instructions"))?;
+    pub(super) fn finish_computation(
+        &mut self,
+        start: usize,
+        name: Cow<'a, str>,
+        mut scope: Scope<'a>,
+    ) -> Result<usize> {
         let index = self.computations.len();
         let base = (index as i64) << 32;
-        for (instruction, name) in instructions.iter_mut().zip(scope.names) {
+        let root = scope.root.map(|root| root as usize).or(scope.instructions.len().checked_sub(1));
+        let root = root.ok_or_else(|| fail(start, "the computation has no instructions"))?;
+        for (instruction, name) in scope.instructions.iter_mut().zip(scope.names.drain(..)) {
             instruction.name = self.instruction_names.unique(name);
             instruction.id += base;
             instruction.operand_ids.iter_mut().for_each(|id| *id += base);
             instruction.control_predecessor_ids.iter_mut().for_each(|id| *id += base);
         }
-        let root = scope.root.map_or(last, |root| root as usize);
+        let mut instructions = Vec::with_capacity(scope.instructions.len());
+        instructions.append(&mut scope.instructions);
         let program_shape = program_shape(start, &instructions, root)?;
         self.computations.push(HloComputationProto {
             name: self.computation_names.unique(name),
@@ -231,7 +253,9 @@ impl<'a> Parser<'a> {
             instructions,
             ..Default::default()
         });
-        self.places.push(Places { name: start, instructions: scope.offsets });
+        self.places.push(Places { name: start, instructions: scope.offsets.as_slice().into() });
+        scope.clear();
+        self.spare = scope;
         Ok(index)
     }
 }

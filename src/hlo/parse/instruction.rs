@@ -32,15 +32,25 @@ pub(super) struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
+    #[inline]
     pub(super) fn new(
         name: Cow<'a, str>,
         start: usize,
         opcode: &'static Opcode,
         shape: Option<Shared<ShapeProto>>,
     ) -> Draft<'a> {
-        let proto = HloInstructionProto { opcode: opcode.name.to_owned(), ..Default::default() };
-        let (seen, called, dot) = (AttrSet::EMPTY, Vec::new(), DotDimensionNumbers::default());
-        Draft { name, start, opcode, shape, seen, proto, called, dot }
+        let mut draft = Draft {
+            name,
+            start,
+            opcode,
+            shape,
+            seen: AttrSet::EMPTY,
+            proto: HloInstructionProto::default(),
+            called: Vec::new(),
+            dot: DotDimensionNumbers::default(),
+        };
+        draft.proto.opcode = opcode.name.to_owned();
+        draft
     }
 
     pub(super) fn check_operand_count(&self) -> Result<()> {
