@@ -93,9 +93,13 @@ impl<'a> Scope<'a> {
         index
     }
 
+    pub(super) fn parameters(&self) -> usize {
+        self.parameter_numbers.len()
+    }
+
     /// Adds the next parameter.
     pub(super) fn push_parameter(&mut self, name: Cow<'a, str>, start: usize, shape: ShapeProto) -> u32 {
-        let parameter_number = self.parameter_numbers.len() as i64;
+        let parameter_number = self.parameters() as i64;
         self.parameter_numbers.insert(parameter_number, ());
         let opcode = "parameter".to_owned();
         let parameter = HloInstructionProto { opcode, parameter_number, shape: shape.into(), ..Default::default() };
@@ -203,6 +207,8 @@ impl<'a> Parser<'a> {
     /// A text that is one instruction: `f32[2] add(f32[2] %x, f32[2] %y)`. Returns the computation around it.
     pub(super) fn lone_instruction(&mut self) -> Result<usize> {
         let start = self.pos();
+        // Taken before the computations inside of the instruction get theirs.
+        let name = self.computation_names.unique("_".into());
         let mut scope = Scope { invents_parameters: true, ..Scope::default() };
         if self.at_shape() {
             scope.root = Some(self.right_hand_side(&mut scope, "_".into())?);
@@ -212,7 +218,9 @@ impl<'a> Parser<'a> {
         if self.peek().is_some() {
             return Err(self.expected("the end of the text after an instruction without a computation"));
         }
-        self.finish_computation(start, "_".into(), scope)
+        let index = self.finish_computation(start, "_".into(), scope)?;
+        self.computations[index].name = name;
+        Ok(index)
     }
 
     /// Instructions in braces, as a finished computation of this name. Returns its index.

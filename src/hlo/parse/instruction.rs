@@ -216,9 +216,13 @@ impl<'a> Parser<'a> {
             }
             Rule::Constant => {
                 self.expect(b'(', "after the opcode")?;
-                let Some(shape) = &draft.shape else {
+                let Some(shape) = &mut draft.shape else {
                     return Err(fail(draft.start, "the shape of a constant cannot be left out"));
                 };
+                // XLA takes the layout from the literal, and literals are never packed.
+                if shape.layout.element_size_in_bits != 0 {
+                    shape.layout.get_or_insert_default().element_size_in_bits = 0;
+                }
                 draft.proto.literal = self.literal(shape)?.into();
                 self.expect(b')', "after the constant")
             }
@@ -252,6 +256,7 @@ impl<'a> Parser<'a> {
         while self.eat(b'#') {
             let start = self.pos();
             let element = self.integer()?;
+            self.charge(start, name.len() / 64)?;
             index = scope.tuple_element(start, index, element)?;
             self.charge(start, shape_cost(scope.shape(index)))?;
         }
@@ -277,7 +282,7 @@ impl<'a> Parser<'a> {
     /// An operand of a lone instruction: the first mention of a name, or a shape without one, is a parameter.
     fn operand_or_parameter(&mut self, scope: &mut Scope<'a>, shape: &ShapeProto) -> Result<u32> {
         if self.at(b',') || self.at(b')') {
-            return Ok(scope.push_parameter("parameter.anon".into(), self.pos(), shape.clone()));
+            return Ok(scope.push_parameter(format!("_{}", scope.parameters()).into(), self.pos(), shape.clone()));
         }
         let start = self.pos();
         let name = self.name("an operand")?;
