@@ -7,7 +7,8 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-const VARIABLE: &str = "GLIBC_TUNABLES";
+/// What the C library reads its settings from.
+pub const VARIABLE: &str = "GLIBC_TUNABLES";
 const SETTING: &str = "glibc.malloc.hugetlb";
 
 /// Has the C library ask for huge pages, for this process and those that it starts. The library reads its settings only
