@@ -2,7 +2,7 @@
 
     collectives OPS SIZES ITERS    median seconds of each, and whether the result was right
     mlp FOLDER STEPS               steps of a data-parallel perceptron; process 0 of 1 also writes it as StableHLO
-    startup                        the device count
+    startup                        the device count, and when it was known
 """
 
 import json
@@ -130,4 +130,4 @@ if what == "collectives":
 elif what == "mlp":
     mlp(arguments[0], int(arguments[1]))
 else:
-    print(json.dumps({"device_count": jax.device_count()}), flush=True)
+    print(json.dumps({"device_count": jax.device_count(), "at": time.time()}), flush=True)

@@ -197,9 +197,8 @@ impl<'a> Collectives<'a> {
 
     /// What each local device puts in.
     fn operands(&self, case: &Case) -> Result<Vec<HostArray>, RuntimeError> {
-        let operand = |device| {
-            case.operand(device).map_err(|source| RuntimeError::Argument { index: 0, source: source.into() })
-        };
+        let operand =
+            |device| case.operand(device).map_err(|source| RuntimeError::Argument { index: 0, source: source.into() });
         self.runtime.local_device_ids().into_iter().map(operand).collect()
     }
 

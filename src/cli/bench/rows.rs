@@ -203,9 +203,10 @@ fn header(runtime: &Runtime, settings: &Settings) -> String {
     let groups = settings.split.groups(topology.device_count() as u32).unwrap_or_default();
     for (index, process) in topology.processes().iter().enumerate() {
         for device in &process.devices {
-            let place = groups.iter().enumerate().find_map(|(group, members)| {
-                Some((members.iter().position(|member| *member == device.id)?, group))
-            });
+            let place = groups
+                .iter()
+                .enumerate()
+                .find_map(|(group, members)| Some((members.iter().position(|member| *member == device.id)?, group)));
             let (rank, group) = place.unwrap_or_default();
             text += &format!(
                 "#  Rank {rank:>2} Group {group:>2} Pid {:>6} on {} process {index:>2} device {:>2} {}\n",
