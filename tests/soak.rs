@@ -44,7 +44,7 @@ turn {
 
 ENTRY main {
   x = f32[64] parameter(0)
-  large = f32[131072] parameter(1)
+  large = f32[40000] parameter(1)
   zero = s32[] constant(0)
   state = (s32[], f32[64]) tuple(zero, x)
   looped = (s32[], f32[64]) while(state), condition=more, body=turn
@@ -52,8 +52,8 @@ ENTRY main {
   gathered = f32[256] all-gather(y), replica_groups={{0,1,2,3}}, dimensions={0}
   sent = f32[64] collective-permute(y), source_target_pairs={{0,3},{3,0},{1,2}}
   inside = f32[64] all-reduce(sent), replica_groups={{0,1},{2,3}}, to_apply=add
-  sum = f32[131072] all-reduce(large), replica_groups={{0,1,2,3}}, to_apply=add
-  ROOT result = (f32[256], f32[64], f32[131072]) tuple(gathered, inside, sum)
+  sum = f32[40000] all-reduce(large), replica_groups={{0,1,2,3}}, to_apply=add
+  ROOT result = (f32[256], f32[64], f32[40000]) tuple(gathered, inside, sum)
 }
 ";
 
@@ -82,7 +82,7 @@ impl Holdings {
 #[test]
 fn controller_process() {
     let Ok(transport) = std::env::var(TRANSPORT) else { return };
-    let steps: usize = std::env::var(STEPS).map_or(1500, |steps| steps.parse().unwrap());
+    let steps: usize = std::env::var(STEPS).map_or(750, |steps| steps.parse().unwrap());
     let place = ControllerEnv::from_env().unwrap().unwrap();
     let join = JoinOptions {
         host_coordinator: place.listener,
