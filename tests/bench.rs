@@ -119,7 +119,7 @@ fn starts_and_dispatches() {
         assert_eq!((row["program"].as_str(), row["step"]["steps"].as_u64()), (Some(program), Some(60)));
         assert!(row["plugin"]["median_seconds"].as_f64() > Some(0.0), "{row}");
     }
-    assert!(spmd_run(["bench", "dispatch", "--iters", "60"]).success("dispatch").stdout.contains("\nsmall "));
+    assert!(spmd_run(["bench", "dispatch", "--iters", "60"]).success("dispatch").stdout.contains("\nsmall    on top "));
 }
 
 #[test]

@@ -51,7 +51,7 @@ pub struct Options {
     #[arg(short = 'o', long = "op", value_name = "REDOP", value_enum, default_value = "sum")]
     reduction: Reduction,
 
-    /// Timed steps of each size [default: 20 from 12 MiB up, more of smaller sizes, at most 1000]
+    /// Timed steps of each size [default: 20 of 13 MiB and more, up to 1000 of smaller ones]
     #[arg(long, value_name = "COUNT")]
     iters: Option<NonZeroU32>,
 

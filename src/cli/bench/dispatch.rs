@@ -55,13 +55,15 @@ pub fn main(options: Options) -> Result<u8, Failure> {
 
 fn text(rows: &[Dispatch]) -> String {
     let micros = |seconds: f64| format!("{:.2}", seconds * 1e6);
-    let times = |times: &StepTimes| [times.min, times.median, times.p99].map(micros);
-    let cells = |row: &Dispatch| {
-        let ([min, median, p99], [bare_min, bare_median, bare_p99]) = (times(&row.step), times(&row.bare));
-        vec![row.program.to_owned(), min, median, p99, bare_min, bare_median, bare_p99, micros(row.overhead())]
-    };
-    let columns = ["step (µs)", "#min", "#median", "#p99", "#plugin: min", "#median", "#p99", "#difference"];
-    table(&columns, &rows.iter().map(cells).collect::<Vec<_>>())
+    let mut cells = Vec::new();
+    for row in rows {
+        for (what, times) in [("step", &row.step), ("plugin alone", &row.bare)] {
+            let StepTimes { min, median, p99, .. } = *times;
+            cells.push(vec![row.program.into(), what.into(), micros(min), micros(median), micros(p99)]);
+        }
+        cells.push(vec![row.program.into(), "on top".into(), String::new(), micros(row.overhead()), String::new()]);
+    }
+    table(&["program", "what", "#min (µs)", "#median (µs)", "#p99 (µs)"], &cells)
 }
 
 fn as_json(rows: &[Dispatch], runtime: &Runtime) -> serde_json::Value {

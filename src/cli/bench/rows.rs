@@ -192,7 +192,8 @@ fn header(runtime: &Runtime, settings: &Settings) -> String {
     if let Some(process) = topology.processes().first() {
         let (major, minor) = process.pjrt_api_version;
         let version = process.platform_version.replace('\n', " ");
-        text += &format!("# Plugin: {}, PJRT C API {major}.{minor}, {version}\n", process.platform);
+        let file = runtime.client().plugin().path().file_name().unwrap_or_default().to_string_lossy();
+        text += &format!("# Plugin: {file}, PJRT C API {major}.{minor}, {version}\n");
     }
     text += &format!(
         "# Processes: {} on {} host(s)\n# Transport: {}\n#\n# Using devices\n",
@@ -225,6 +226,7 @@ fn about(runtime: &Runtime, settings: &Settings) -> Value {
         "process_count": topology.processes().len(),
         "device_count": topology.device_count(),
         "hosts": hosts(topology),
+        "plugin": runtime.client().plugin().path(),
         "platform": process.map(|process| &process.platform),
         "platform_version": process.map(|process| &process.platform_version),
         "pjrt_api_version": process.map(|process| process.pjrt_api_version),
