@@ -8,7 +8,8 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-const VARIABLE: &str = "GLIBC_TUNABLES";
+/// What the C library reads its settings from.
+pub const VARIABLE: &str = "GLIBC_TUNABLES";
 
 /// Huge pages; no blocks that go back to the system when they are freed, thus from one arena that has no upper limit and
 /// is not cut back.
