@@ -326,14 +326,23 @@ impl<'a> Reduction<'a> {
     /// Every process gets all partial results and combines them.
     fn directly(&self, calls: &mut [Call], exchange: &Exchange<'_>) -> Result<(), TransportError> {
         let pieces = self.whole();
-        for (index, piece) in pieces.iter().enumerate() {
-            self.give_to_all(calls, exchange, index, piece)?;
-            if let Some(before) = index.checked_sub(1) {
-                self.combine(calls, exchange, before, &pieces[before])?;
+        let depth = self.depth(exchange);
+        for index in 0..pieces.len() + depth {
+            if let Some(piece) = pieces.get(index) {
+                self.give_to_all(calls, exchange, index, piece)?;
+            }
+            if let Some(before) = index.checked_sub(depth)
+                && let Some(piece) = pieces.get(before)
+            {
+                self.combine(calls, exchange, before, piece)?;
             }
         }
-        let last = pieces.len() - 1;
-        self.combine(calls, exchange, last, &pieces[last])
+        Ok(())
+    }
+
+    /// How many pieces are given away before the first one is combined.
+    fn depth(&self, exchange: &Exchange<'_>) -> usize {
+        self.group.peers().map(|part| exchange.depth(part.process)).max().unwrap_or(1)
     }
 
     /// Every process combines one slice of the elements and hands it to all others.
@@ -342,8 +351,9 @@ impl<'a> Reduction<'a> {
         let slices: Vec<Vec<Piece>> = (0..count).map(|index| self.pieces(|len| chunk(len, index, count))).collect();
         let mine = &slices[self.group.mine];
         let rounds = slices.iter().map(Vec::len).max().unwrap_or(0);
+        let depth = self.depth(exchange);
         let mut incoming = Vec::new();
-        for round in 0..=rounds {
+        for round in 0..rounds + depth {
             for (offset, part) in self.group.peers().enumerate() {
                 let Some(piece) = slices[(self.group.mine + 1 + offset) % count].get(round) else { continue };
                 self.give(calls, exchange, partial(round), piece, std::iter::once(part))?;
@@ -355,7 +365,7 @@ impl<'a> Reduction<'a> {
                 // SAFETY: a piece of the results that nothing here touches any more once its partial result is sent.
                 incoming.push((part.process, unsafe { exchange.post(part.process, combined(round), results)? }));
             }
-            let Some(before) = round.checked_sub(1) else { continue };
+            let Some(before) = round.checked_sub(depth) else { continue };
             let Some(piece) = mine.get(before) else { continue };
             self.combine_locally(calls, piece);
             self.combine(calls, exchange, before, piece)?;
@@ -380,13 +390,14 @@ impl<'a> Reduction<'a> {
         let peers = self.group.peers().map(|part| (part, self.slices(calls, dim, part), self.scattered(part)));
         let peers: Vec<_> = peers.collect();
         let rounds = peers.iter().map(|(.., pieces)| pieces.len()).max().unwrap_or(0).max(pieces.len());
-        for round in 0..=rounds {
+        let depth = self.depth(exchange);
+        for round in 0..rounds + depth {
             for (part, slices, pieces) in &peers {
                 if let Some(piece) = pieces.get(round) {
                     self.give_slices(calls, dim, part, slices, round, piece, exchange)?;
                 }
             }
-            if let Some(before) = round.checked_sub(1)
+            if let Some(before) = round.checked_sub(depth)
                 && let Some(piece) = pieces.get(before)
             {
                 self.combine_slices(calls, dim, &slices, before, piece, exchange)?;

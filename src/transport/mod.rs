@@ -125,6 +125,13 @@ pub trait Transport: Send + Sync {
     /// Waits for a few moments until [`Transport::take`] would return at once; whether that is so.
     fn arrives_soon(&self, from: u32, tag: Tag) -> bool;
 
+    /// How many messages of up to [`EAGER_LIMIT`] bytes keep the way to a process busy while neither side has a moment for
+    /// them, at least 1.
+    fn depth(&self, to: u32) -> usize {
+        let _ = to;
+        1
+    }
+
     /// Ends the job: tells every peer why, as far as they can be reached, and fails every pending and future call here.
     fn abort(&self, reason: &str);
 
