@@ -58,7 +58,7 @@ const NOT_YET: [&str; 2] = ["status", "coordinator"];
 
 /// Parses the arguments, runs the command and turns a failure into its message and exit code.
 pub fn main() -> u8 {
-    memory::use_huge_pages();
+    memory::keep_large_blocks();
     let arguments = match with_default_command(std::env::args_os().collect()) {
         Ok(arguments) => arguments,
         Err(failure) => return failure.report(),

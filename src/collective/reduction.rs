@@ -6,6 +6,7 @@
 use std::io::IoSlice;
 use std::ops::Range;
 
+use crate::bulk_copy;
 use crate::dtype::DType;
 use crate::transport::{Segment, TransportError};
 
@@ -16,7 +17,7 @@ use super::group;
 use super::group::Group;
 use super::movement::{Blocks, spread};
 use super::piece::{Part, Piece, cut, largest_size};
-use super::reduce::{Source, fold, is_widened, partial_size};
+use super::reduce::{Source, fold, fold_large, is_widened, partial_size};
 use super::scratch::{Scratch, ScratchPool};
 use super::spec::{ArraySpec, CollectiveKind, CollectiveSpec, ReduceOp};
 
@@ -132,6 +133,11 @@ impl<'a> Reduction<'a> {
         Ok(())
     }
 
+    /// Whether results leave the caches before anyone reads them.
+    fn is_large(&self) -> bool {
+        self.spec.results.iter().filter_map(ArraySpec::size).sum::<usize>() >= bulk_copy::LARGE
+    }
+
     fn mine(&self) -> &group::Part {
         &self.group.parts[self.group.mine]
     }
@@ -167,7 +173,12 @@ impl<'a> Reduction<'a> {
                 let operands: Vec<Input> = calls.iter().map(|call| call.args[part.array]).collect();
                 let sources: Vec<Source> =
                     operands.iter().map(|operand| Source::Native(&operand.bytes()[range.clone()])).collect();
-                fold(self.op, dtype, &sources, calls[0].results[part.array].part_mut(range), false);
+                let target = calls[0].results[part.array].part_mut(range);
+                if alone && self.is_large() {
+                    fold_large(self.op, dtype, &sources, target);
+                } else {
+                    fold(self.op, dtype, &sources, target, false);
+                }
             }
         }
     }
@@ -287,6 +298,8 @@ impl<'a> Reduction<'a> {
     /// peers, and ours for each part of the piece.
     fn fold(&self, calls: &mut [Call], piece: &Piece, theirs: &[&[u8]], own: &[Source<'_>]) {
         let parts = &self.group.parts;
+        // What goes on to other processes is better left in the cache.
+        let is_last = self.scatter.is_some() || is_direct(largest_size(&self.spec.operands), self.group);
         let mut rests: Vec<&[u8]> = theirs.to_vec();
         for (part, own) in piece.iter().zip(own) {
             let dtype = self.dtype(part);
@@ -302,7 +315,11 @@ impl<'a> Reduction<'a> {
                 sources.push(source(process, dtype, head));
             }
             let target = calls[part.rank].results[part.array].part_mut(scale(&part.elements, dtype.size()));
-            fold(self.op, dtype, &sources, target, false);
+            if is_last && self.is_large() {
+                fold_large(self.op, dtype, &sources, target);
+            } else {
+                fold(self.op, dtype, &sources, target, false);
+            }
         }
     }
 
@@ -332,7 +349,7 @@ impl<'a> Reduction<'a> {
                 self.give(calls, exchange, partial(round), piece, std::iter::once(part))?;
                 let results = piece.iter().map(|part| {
                     let range = scale(&part.elements, self.dtype(part).size());
-                    Segment::new(calls[0].results[part.array].part_mut(range))
+                    Segment::new(calls[0].results[part.array].part_mut(range)).part_of_large(self.is_large())
                 });
                 let results = results.collect();
                 // SAFETY: a piece of the results that nothing here touches any more once its partial result is sent.

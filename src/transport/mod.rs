@@ -28,6 +28,7 @@ pub struct Tag(pub [u64; 5]);
 pub struct Segment {
     start: *mut u8,
     len: usize,
+    is_large: bool,
 }
 
 // SAFETY: a segment is only an address; whoever writes through it answers for it (see `Transport::post`).
@@ -36,7 +37,17 @@ unsafe impl Send for Segment {}
 impl Segment {
     /// The memory of `bytes`.
     pub fn new(bytes: &mut [u8]) -> Segment {
-        Segment { start: bytes.as_mut_ptr(), len: bytes.len() }
+        Segment { start: bytes.as_mut_ptr(), len: bytes.len(), is_large: false }
+    }
+
+    /// The same, as part of an array that does not stay in the caches, or does.
+    pub fn part_of_large(self, is_large: bool) -> Segment {
+        Segment { is_large, ..self }
+    }
+
+    /// Whether it is part of an array that does not stay in the caches.
+    pub fn is_large(&self) -> bool {
+        self.is_large
     }
 
     /// Size in bytes.
