@@ -179,7 +179,6 @@ def mlp(options, python):
             figures.add(processes, "jax", max(lines[0]["seconds"] for lines in peers))
         five = ours([program("losses")], processes, 1, *common, "--print")
         values = five["values"]["out0"]
-        values = values["values"] if isinstance(values, dict) else values
         same = all(abs(a - b) <= 1e-5 * abs(b) for a, b in zip(values, peers[0][0]["losses"], strict=True))
         rows.append([
             processes,

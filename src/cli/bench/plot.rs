@@ -1,6 +1,8 @@
 //! Bandwidth and time over size, drawn.
 
 use std::error::Error;
+use std::fs::File;
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -71,9 +73,20 @@ pub fn draw(picture: &Picture, rows: &[Row]) -> anyhow::Result<()> {
     register_font(FONT, FontStyle::Normal, dejavu::sans::regular()).map_err(|_| anyhow!("the font cannot be read"))?;
     let drawn = match picture.form {
         Form::Svg => draw_on(&SVGBackend::new(&picture.path, SIZE).into_drawing_area(), rows),
-        Form::Png => draw_on(&BitMapBackend::new(&picture.path, SIZE).into_drawing_area(), rows),
+        Form::Png => draw_png(&picture.path, rows),
     };
     drawn.map_err(|error| anyhow!("cannot draw {}: {error}", picture.path.display()))
+}
+
+fn draw_png(path: &Path, rows: &[Row]) -> Result<(), Box<dyn Error>> {
+    let (width, height) = SIZE;
+    // Three bytes for each pixel.
+    let mut pixels = vec![0; (3 * width * height) as usize];
+    draw_on(&BitMapBackend::with_buffer(&mut pixels, SIZE).into_drawing_area(), rows)?;
+    let mut encoder = png::Encoder::new(BufWriter::new(File::create(path)?), width, height);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.write_header()?.write_image_data(&pixels)?;
+    Ok(())
 }
 
 fn draw_on<B: DrawingBackend>(area: &Area<B>, rows: &[Row]) -> Result<(), Box<dyn Error>>
