@@ -11,7 +11,7 @@ use spmd_run::rendezvous::{self, Abort, JobToken, JoinError, JoinOptions, Rendez
 use spmd_run::runtime::{DataPlaneOptions, World};
 use spmd_run::transport::mesh::Choice;
 
-use super::{Failure, Format, exit};
+use super::{Failure, exit};
 
 #[derive(Args)]
 pub struct JobOptions {
@@ -54,10 +54,6 @@ pub struct JobOptions {
     /// Seconds until the whole job must have ended
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
-
-    /// Form of the results on standard output
-    #[arg(long, value_enum, default_value = "text")]
-    pub format: Format,
 
     #[command(flatten)]
     later: LaterOptions,
