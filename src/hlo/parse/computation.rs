@@ -32,13 +32,13 @@ impl<'a> Scope<'a> {
         self.by_name.get(name).copied()
     }
 
-    /// Forgets the computation and keeps the room, unless it is so large that clearing it takes longer than what a small
-    /// computation needs otherwise.
+    /// Whether its room is not worth keeping: clearing it takes longer than what a small computation needs otherwise.
+    fn is_large(&self) -> bool {
+        self.instructions.capacity() > 1 << 12
+    }
+
+    /// Forgets the computation and keeps the room.
     fn clear(&mut self) {
-        const KEPT: usize = 1 << 12;
-        if self.instructions.capacity() > KEPT {
-            *self = Scope::default();
-        }
         self.by_name.clear();
         self.elements.clear();
         self.parameter_numbers.clear();
@@ -250,8 +250,14 @@ impl<'a> Parser<'a> {
             instruction.operand_ids.iter_mut().for_each(|id| *id += base);
             instruction.control_predecessor_ids.iter_mut().for_each(|id| *id += base);
         }
-        let mut instructions = Vec::with_capacity(scope.instructions.len());
-        instructions.append(&mut scope.instructions);
+        let is_large = scope.is_large();
+        let instructions = if is_large {
+            std::mem::take(&mut scope.instructions)
+        } else {
+            let mut instructions = Vec::with_capacity(scope.instructions.len());
+            instructions.append(&mut scope.instructions);
+            instructions
+        };
         let program_shape = program_shape(start, &instructions, root)?;
         self.computations.push(HloComputationProto {
             name: self.computation_names.unique(name),
@@ -262,8 +268,10 @@ impl<'a> Parser<'a> {
             ..Default::default()
         });
         self.places.push(Places { name: start, instructions: scope.offsets.as_slice().into() });
-        scope.clear();
-        self.spare = scope;
+        if !is_large {
+            scope.clear();
+            self.spare = scope;
+        }
         Ok(index)
     }
 }
