@@ -33,6 +33,7 @@
 //!
 //! `ARCHITECTURE.md` tells how the modules fit together.
 
+pub mod cluster;
 pub mod collective;
 pub mod dtype;
 pub mod hlo;

@@ -5,6 +5,7 @@ mod failure;
 mod inspect;
 mod job;
 mod memory;
+mod mpi;
 mod plugin;
 mod program;
 mod report;

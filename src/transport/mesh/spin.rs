@@ -16,12 +16,12 @@ const YIELDS: usize = 30;
 
 /// What a thread that waits does at first.
 #[derive(Clone, Copy)]
-pub(super) struct Spin {
+pub(in crate::transport) struct Spin {
     crowded: bool,
 }
 
 /// One wait.
-pub(super) struct Spinning {
+pub(in crate::transport) struct Spinning {
     crowded: bool,
     until: Option<Instant>,
     yields: usize,

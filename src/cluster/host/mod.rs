@@ -1,0 +1,7 @@
+//! What this host has: accelerator chips, network interfaces, and the limits that jobs run into.
+
+mod chips;
+mod interfaces;
+
+pub use chips::{Chip, Vendor, chips, tpu_chips};
+pub use interfaces::{Interface, address_for_peers, best, interfaces};
