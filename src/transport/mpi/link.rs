@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
+use std::mem::ManuallyDrop;
 
+use mpi::ffi::MPI_Request;
 use mpi::request::{Request, StaticScope};
 use mpi::traits::{Communicator, Destination, Equivalence, Source as _};
 
@@ -36,33 +38,42 @@ pub(super) struct Link {
 /// A buffer that MPI uses. It stays where it is until MPI is done with it, and is lost if that never happens.
 struct InFlight {
     peer: u32,
-    request: Request<'static, [u8], StaticScope>,
-    /// Taken apart into its pointer, length and capacity, so that nothing else refers to its bytes.
+    request: MPI_Request,
+    /// A vector's pointer, length and capacity, so that nothing else refers to its bytes.
     buffer: (*mut u8, usize, usize),
 }
 
 // SAFETY: as for `Mpi` of the session: calls with the request are made under the session's lock. The buffer is owned.
 unsafe impl Send for InFlight {}
 
+type Started = Request<'static, [u8], StaticScope>;
+
 impl InFlight {
-    fn start(peer: u32, bytes: Vec<u8>, start: impl FnOnce(&'static mut [u8]) -> Request<'static, [u8], StaticScope>) -> InFlight {
-        let mut bytes = std::mem::ManuallyDrop::new(bytes);
+    fn start(peer: u32, bytes: Vec<u8>, start: impl FnOnce(&'static mut [u8]) -> Started) -> InFlight {
+        let mut bytes = ManuallyDrop::new(bytes);
         let buffer = (bytes.as_mut_ptr(), bytes.len(), bytes.capacity());
         // SAFETY: the vector is not dropped or touched before the request is done, and never if it is not.
         let request = start(unsafe { std::slice::from_raw_parts_mut(buffer.0, buffer.1) });
+        // SAFETY: the request is asked about in `finish`, or forgotten together with its buffer.
+        let (request, ..) = unsafe { request.into_raw() };
         InFlight { peer, request, buffer }
     }
 
     /// The buffer, if MPI is done with it.
     fn finish(self) -> Result<Vec<u8>, InFlight> {
         let InFlight { peer, request, buffer } = self;
+        let (start, len, capacity) = buffer;
+        // SAFETY: the request is not done, and these are its bytes.
+        let request: Started =
+            unsafe { Request::from_raw(request, std::slice::from_raw_parts(start, len), StaticScope) };
         match request.test() {
-            Ok(_) => {
-                let (start, len, capacity) = buffer;
-                // SAFETY: these are the parts of a vector that was not dropped, and the request no longer refers to it.
-                Ok(unsafe { Vec::from_raw_parts(start, len, capacity) })
+            // SAFETY: these are the parts of a vector that was not dropped, and the request no longer refers to it.
+            Ok(_) => Ok(unsafe { Vec::from_raw_parts(start, len, capacity) }),
+            Err(request) => {
+                // SAFETY: as in `start`.
+                let (request, ..) = unsafe { request.into_raw() };
+                Err(InFlight { peer, request, buffer })
             }
-            Err(request) => Err(InFlight { peer, request, buffer }),
         }
     }
 }
@@ -93,11 +104,12 @@ impl Link {
         self.under_way[to as usize]
     }
 
-    /// Sends a piece of at most [`PIECE`] bytes.
+    /// Sends a piece of at most [`PIECE`] bytes. One that comes after MPI's end has nobody to go to.
     pub fn send(&mut self, to: u32, piece: Vec<u8>) {
-        self.under_way[to as usize] += piece.len();
         let mpi = self.session.lock();
-        let process = mpi.communicator.process_at_rank(to as i32);
+        let Some(communicator) = mpi.communicator() else { return };
+        self.under_way[to as usize] += piece.len();
+        let process = communicator.process_at_rank(to as i32);
         self.outgoing
             .push(InFlight::start(to, piece, |bytes| process.immediate_send_with_tag(StaticScope, &*bytes, TAG)));
     }
@@ -106,6 +118,7 @@ impl Link {
     pub fn advance(&mut self, mut deliver: impl FnMut(u32, Vec<u8>)) -> bool {
         let session = self.session.clone();
         let mpi = session.lock();
+        let Some(communicator) = mpi.communicator() else { return false };
         let mut moved = false;
         for sent in std::mem::take(&mut self.outgoing) {
             let peer = sent.peer;
@@ -118,7 +131,7 @@ impl Link {
                 Err(sent) => self.outgoing.push(sent),
             }
         }
-        let anyone = mpi.communicator.any_process();
+        let anyone = communicator.any_process();
         for _ in 0..BATCH {
             let Some((message, status)) = anyone.immediate_matched_probe_with_tag(TAG) else { break };
             let mut piece = self.buffer();

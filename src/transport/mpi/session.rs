@@ -47,7 +47,14 @@ pub(super) struct Mpi {
     /// `None` when MPI is finalized. Never dropped otherwise: finalizing waits for the other processes.
     universe: ManuallyDrop<Option<Universe>>,
     /// Apart from that of any other user of MPI in this process. Freed by finalizing.
-    pub communicator: ManuallyDrop<SimpleCommunicator>,
+    communicator: ManuallyDrop<SimpleCommunicator>,
+}
+
+impl Mpi {
+    /// The processes of the job; `None` when MPI is finalized.
+    pub fn communicator(&self) -> Option<&SimpleCommunicator> {
+        self.universe.as_ref().map(|_| &*self.communicator)
+    }
 }
 
 // SAFETY: MPI's handles are the process's. `Session::start` makes sure that the library allows calls from any thread, one
@@ -90,10 +97,12 @@ impl Session {
         self.size
     }
 
-    /// Every process gets what process 0 gives; what others give is left aside. All processes make this call.
+    /// Every process gets what process 0 gives; what others give is left aside. All processes make this call, before
+    /// they finish.
     pub fn broadcast(&self, mine: Vec<u8>) -> Vec<u8> {
         let mpi = self.lock();
-        let root = mpi.communicator.process_at_rank(0);
+        let Some(communicator) = mpi.communicator() else { return mine };
+        let root = communicator.process_at_rank(0);
         let mut len = mine.len() as u64;
         root.broadcast_into(&mut len);
         let mut bytes = mine;
