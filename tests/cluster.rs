@@ -41,7 +41,8 @@ fn meet(scheduler: &str, first: Vec<(&str, &str)>, second: Vec<(&str, &str)>) {
 #[test]
 fn jax() {
     let address = format!("127.0.0.1:{}", free_port());
-    let of = |index| vec![("JAX_COORDINATOR_ADDRESS", &*address), ("JAX_NUM_PROCESSES", "2"), ("JAX_PROCESS_ID", index)];
+    let of =
+        |index| vec![("JAX_COORDINATOR_ADDRESS", &*address), ("JAX_NUM_PROCESSES", "2"), ("JAX_PROCESS_ID", index)];
     meet("JAX's variables", of("0"), of("1"));
 }
 
@@ -73,8 +74,7 @@ fn slurm() {
 /// Between hosts the user has to bring a secret.
 #[test]
 fn a_coordinator_that_strangers_reach_needs_a_token() {
-    let variables =
-        vec![("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "192.0.2.1"), ("MASTER_PORT", "29500")];
+    let variables = vec![("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "192.0.2.1"), ("MASTER_PORT", "29500")];
     let outcome = &run_all(&PROGRAM, &[variables])[0];
     assert_eq!(outcome.code, Some(3), "{outcome:?}");
     assert!(outcome.stderr.contains("this job has no token: set SPMD_JOB_TOKEN"), "{outcome:?}");

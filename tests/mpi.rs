@@ -215,7 +215,9 @@ fn small_messages(transport: &dyn Transport) {
     for number in 0..COUNT {
         for peer in peers(transport) {
             let text = text(this, number);
-            transport.send(peer, Tag([number, 0, 0, 0, 1]), &[IoSlice::new(text.as_bytes())], &patient()).expect("sent");
+            transport
+                .send(peer, Tag([number, 0, 0, 0, 1]), &[IoSlice::new(text.as_bytes())], &patient())
+                .expect("sent");
         }
     }
     for peer in peers(transport) {

@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand, each parsing its options and calling into the library.
 
 mod devices;
+mod doctor;
 mod failure;
 mod inspect;
 mod job;
@@ -40,6 +41,8 @@ enum Command {
     Devices(devices::Options),
     /// Show what a program is and what it will do, or the program itself at any stage; nothing is run
     Inspect(inspect::Options),
+    /// Show what this process sees of schedulers, plugins, chips, networks and limits, and what to change
+    Doctor(doctor::Options),
     /// List known PJRT plugins, or install one
     Plugin(plugin::Options),
 }
@@ -51,7 +54,7 @@ enum Format {
     Json,
 }
 
-const COMMANDS: [&str; 5] = ["run", "devices", "inspect", "plugin", "help"];
+const COMMANDS: [&str; 6] = ["run", "devices", "inspect", "doctor", "plugin", "help"];
 const NOT_YET: [&str; 3] = ["bench", "status", "coordinator"];
 
 /// Parses the arguments, runs the command and turns a failure into its message and exit code.
@@ -77,6 +80,7 @@ pub fn main() -> u8 {
         Command::Run(options) => run::main(options),
         Command::Devices(options) => devices::main(options),
         Command::Inspect(options) => inspect::main(options),
+        Command::Doctor(options) => doctor::main(&options),
         Command::Plugin(options) => plugin::main(options),
     };
     match outcome {

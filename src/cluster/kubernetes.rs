@@ -42,7 +42,8 @@ pub(super) fn detect(environment: &Environment) -> Result<Option<Detected>, Clus
 /// The domain of this host, which the kubelet writes to the hosts file when the pod has a subdomain:
 /// `10.4.0.7 job-1.service.namespace.svc.cluster.local job-1`.
 fn domain_of<'a>(hosts: &'a str, host: &str) -> Option<&'a str> {
-    let names = hosts.lines().filter_map(|line| line.split('#').next()).flat_map(|line| line.split_whitespace().skip(1));
+    let names =
+        hosts.lines().filter_map(|line| line.split('#').next()).flat_map(|line| line.split_whitespace().skip(1));
     names.filter_map(|name| name.strip_prefix(host)?.strip_prefix('.')).find(|domain| !domain.is_empty())
 }
 

@@ -24,9 +24,7 @@ pub(super) fn detect(environment: &Environment) -> Result<Option<Detected>, Clus
     let size = environment.number_with(SCHEDULER, set, SIZE, advice)?;
     let place = Part::new(environment, SCHEDULER, (RANK, rank), (SIZE, size))?;
     let local = match (environment.number(LOCAL_RANK)?, environment.number(LOCAL_SIZE)?) {
-        (Some(rank), Some(size)) => {
-            Some(Part::new(environment, SCHEDULER, (LOCAL_RANK, rank), (LOCAL_SIZE, size))?)
-        }
+        (Some(rank), Some(size)) => Some(Part::new(environment, SCHEDULER, (LOCAL_RANK, rank), (LOCAL_SIZE, size))?),
         _ => None,
     };
     // Nothing in the environment tells one job of Hydra from another, so no port can be derived.

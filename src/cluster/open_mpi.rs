@@ -34,13 +34,16 @@ pub(super) fn detect(environment: &Environment) -> Result<Option<Detected>, Clus
         return Err(environment.contradiction(SCHEDULER, RANK, PMIX_RANK, "both are the rank in MPI_COMM_WORLD"));
     }
     let local = match (environment.number(LOCAL_RANK)?, environment.number(LOCAL_SIZE)?) {
-        (Some(rank), Some(size)) => {
-            Some(Part::new(environment, SCHEDULER, (LOCAL_RANK, rank), (LOCAL_SIZE, size))?)
-        }
+        (Some(rank), Some(size)) => Some(Part::new(environment, SCHEDULER, (LOCAL_RANK, rank), (LOCAL_SIZE, size))?),
         _ => None,
     };
     if local.is_some_and(|local| local.count > place.count) {
-        return Err(environment.contradiction(SCHEDULER, LOCAL_SIZE, SIZE, "a host has no more processes than the job"));
+        return Err(environment.contradiction(
+            SCHEDULER,
+            LOCAL_SIZE,
+            SIZE,
+            "a host has no more processes than the job",
+        ));
     }
     let mut detected = Detected { local, speaks_mpi: true, ..Detected::new(SCHEDULER, place, Err(String::new())) };
     detected.token = environment.get(TRANSPORT_KEY).and_then(token_of);

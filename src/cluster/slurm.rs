@@ -109,7 +109,8 @@ mod tests {
     fn a_step_meets_on_its_first_node() {
         let detected = detect(&STEP).unwrap().unwrap();
         insta::assert_snapshot!(detected, @"Slurm: process 3 of 4, 1 of 2 on this host, coordinator node001:63346");
-        let one_node = detect(&[(TASKS_PER_NODE, "4"), (NODE, "0")].iter().chain(&STEP[..7]).copied().collect::<Vec<_>>());
+        let one_node =
+            detect(&[(TASKS_PER_NODE, "4"), (NODE, "0")].iter().chain(&STEP[..7]).copied().collect::<Vec<_>>());
         assert_eq!(one_node.unwrap().unwrap().coordinator.unwrap(), "127.0.0.1:63346");
         // What a batch script sees.
         assert!(detect(&[(JOB, "7"), (RANK, "0"), (TASKS, "4"), (LOCAL_RANK, "0")]).unwrap().is_none());

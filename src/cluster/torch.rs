@@ -13,8 +13,7 @@ const AGENT_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
 /// Set in every worker process of Ray.
 const RAY_JOB: &str = "RAY_JOB_ID";
 
-pub(super) const VARIABLES: &[&str] =
-    &[RANK, SIZE, HOST, PORT, LOCAL_RANK, LOCAL_SIZE, AGENT_STORE, port::VARIABLE];
+pub(super) const VARIABLES: &[&str] = &[RANK, SIZE, HOST, PORT, LOCAL_RANK, LOCAL_SIZE, AGENT_STORE, port::VARIABLE];
 pub(super) const RAY_VARIABLES: &[&str] = &[RAY_JOB, RANK, SIZE, HOST, PORT, LOCAL_RANK, LOCAL_SIZE, port::VARIABLE];
 
 pub(super) fn detect(environment: &Environment) -> Result<Option<Detected>, ClusterError> {
@@ -36,9 +35,7 @@ fn place(environment: &Environment, scheduler: Scheduler) -> Result<Option<Detec
     let size = environment.number_with(scheduler, HOST, SIZE, advice)?;
     let place = Part::new(environment, scheduler, (RANK, rank), (SIZE, size))?;
     let local = match (environment.number(LOCAL_RANK)?, environment.number(LOCAL_SIZE)?) {
-        (Some(rank), Some(size)) => {
-            Some(Part::new(environment, scheduler, (LOCAL_RANK, rank), (LOCAL_SIZE, size))?)
-        }
+        (Some(rank), Some(size)) => Some(Part::new(environment, scheduler, (LOCAL_RANK, rank), (LOCAL_SIZE, size))?),
         _ => None,
     };
     let host = environment.with(scheduler, RANK, HOST, advice)?;

@@ -13,8 +13,7 @@ const SLICES: &str = "MEGASCALE_NUM_SLICES";
 const COORDINATOR: &str = "MEGASCALE_COORDINATOR_ADDRESS";
 const SKIP_METADATA: &str = "TPU_SKIP_MDS_QUERY";
 
-pub(super) const GKE_VARIABLES: &[&str] =
-    &[WORKER, ADDRESSES, HOST_NAMES, SLICE, SLICES, COORDINATOR, port::VARIABLE];
+pub(super) const GKE_VARIABLES: &[&str] = &[WORKER, ADDRESSES, HOST_NAMES, SLICE, SLICES, COORDINATOR, port::VARIABLE];
 pub(super) const GCE_VARIABLES: &[&str] =
     &[super::metadata::HOST, super::metadata::IP, SKIP_METADATA, SLICE, SLICES, COORDINATOR, port::VARIABLE];
 
@@ -189,7 +188,8 @@ mod tests {
                     None => ("404 Not Found", ""),
                 };
                 let length = body.len();
-                write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}").unwrap();
+                write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}")
+                    .unwrap();
             }
         });
         address

@@ -102,8 +102,11 @@ mod tests {
 
     #[test]
     fn the_address_for_peers_leads_outside() {
-        let interface =
-            |name: &str, address: &str, is_up| Interface { name: name.into(), address: address.parse().unwrap(), is_up };
+        let interface = |name: &str, address: &str, is_up| Interface {
+            name: name.into(),
+            address: address.parse().unwrap(),
+            is_up,
+        };
         let mut all = vec![
             interface("lo", "127.0.0.1", true),
             interface("docker0", "172.17.0.1", true),

@@ -2,6 +2,8 @@
 
 mod chips;
 mod interfaces;
+mod limits;
 
 pub use chips::{Chip, Vendor, chips, tpu_chips};
 pub use interfaces::{Interface, address_for_peers, best, interfaces};
+pub use limits::Limits;
