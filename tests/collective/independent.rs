@@ -68,6 +68,37 @@ fn run_many_groups(paths: Paths) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
+/// Messages that fill every buffer on their way go around in circles. A process that waits for its next neighbour takes in
+/// what the one before it sends, or these wait for each other for ever.
+#[test]
+fn large_messages_in_a_circle_do_not_block_each_other() {
+    const BYTES: usize = 12 << 20;
+    let circle = |step: u32| {
+        let pairs = (0..PROCESSES as u32).map(|device| (device, (device + step) % PROCESSES as u32)).collect();
+        CollectiveSpec { kind: CollectiveKind::CollectivePermute { pairs }, ..sum(step, vec![], BYTES / 4) }
+    };
+    let specs = Arc::new([circle(1), circle(3)]);
+    for paths in ALL_PATHS {
+        let job = Job::new(&[1; PROCESSES], paths, PATIENCE);
+        let programs = job.program(1, &*specs);
+        let run_device = |device: usize| {
+            let (program, specs) = (Arc::clone(&programs[device]), Arc::clone(&specs));
+            move || {
+                let mut operand = vec![device as u8; BYTES];
+                for run in 1..=4 {
+                    for spec in specs.iter() {
+                        let results = Pending::enter(&program, run, spec, 0, vec![operand]).wait().unwrap();
+                        operand = results.into_iter().next().unwrap();
+                    }
+                }
+                assert!(operand == vec![device as u8; BYTES], "device {device}");
+            }
+        };
+        let threads: Vec<_> = (0..PROCESSES).map(|device| std::thread::spawn(run_device(device))).collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}
+
 /// One thread brings the devices of all processes, one after the other: whoever waited in it for a process that has yet
 /// to come would wait for ever. What a process exchanges with some of the others says nothing of the rest.
 #[test]

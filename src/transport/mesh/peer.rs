@@ -19,9 +19,8 @@ const GRACE: Duration = Duration::from_millis(50);
 /// How often whoever sleeps looks whether it should give up.
 const TICK: Duration = Duration::from_millis(50);
 
-/// The same for a writer that sleeps until a ring has room: two that wait for each other in a circle of three look by
-/// themselves.
-const RING_TICK: Duration = Duration::from_millis(2);
+/// The same where some peers have rings and others have not: nothing wakes for both.
+const MIXED_TICK: Duration = Duration::from_millis(2);
 
 /// How long a farewell waits for a write that is under way, and a failed write for the peer's last words.
 const LAST_WORDS: Duration = Duration::from_millis(400);
@@ -62,13 +61,46 @@ impl Peers {
         self.0.iter().flatten()
     }
 
-    /// Takes in what has come from anyone, so that nobody who waits for room in our buffers waits for ever.
+    /// Takes in what has come from anyone.
     fn receive_from_all(&self) {
         for peer in self.iter() {
             if let Ok(mut inbox) = peer.inbox.try_lock() {
                 peer.receive(&mut inbox);
             }
         }
+    }
+
+    /// Takes in what has come through rings that are full, and gives what changes when another one is.
+    fn relieve_writers(&self) -> Vec<shm::Seen<'_>> {
+        let rings = self.iter().filter_map(|peer| Some((peer, peer.ring.as_ref()?)));
+        rings
+            .map(|(peer, ring)| {
+                let (naps, is_blocked) = ring.positions().writer_naps();
+                if is_blocked {
+                    peer.receive(&mut peer.lock());
+                }
+                naps
+            })
+            .collect()
+    }
+
+    /// How long a sleep may last that one kind of peers cannot end.
+    fn tick(&self, limit: Duration) -> Duration {
+        let is_mixed = self.iter().any(|peer| peer.shares_memory()) && self.iter().any(|peer| !peer.shares_memory());
+        if is_mixed { limit.min(MIXED_TICK) } else { limit }
+    }
+
+    /// Sleeps until the stream of `peer` is ready for `events`, `kick` is readable, or any other stream has bytes; takes in
+    /// what there is.
+    fn sleep_on_streams(&self, peer: &Peer, events: PollFlags, kick: Option<&OwnedFd>, limit: Duration) {
+        let mut all = vec![PollFd::new(&*peer.stream, events)];
+        all.extend(kick.map(|kick| PollFd::new(kick, PollFlags::IN)));
+        let others = self.iter().filter(|other| !other.shares_memory() && other.index != peer.index);
+        // A broken stream is always ready, and never has anything.
+        let others = others.filter(|other| other.lock().broken.is_none());
+        all.extend(others.map(|other| PollFd::new(&*other.stream, PollFlags::IN)));
+        let _ = poll(&mut all, limit.try_into().ok().as_ref());
+        self.receive_from_all();
     }
 }
 
@@ -263,12 +295,13 @@ impl Peer {
                 self.write(peers, Kind::Note, *tag, &[], wait.deadline)?;
                 continue;
             }
-            self.sleep(inbox, seen, left.min(TICK));
+            self.sleep(peers, inbox, seen, left.min(TICK));
         }
     }
 
-    /// Sleeps until something may have come, or another thread took in what did.
-    fn sleep(&self, mut inbox: MutexGuard<'_, Inbox>, seen: u32, limit: Duration) {
+    /// Sleeps until something may have come, or another thread took in what did. Meanwhile nobody waits in vain for us to
+    /// take in what others send: those may wait for each other in a circle.
+    fn sleep(&self, peers: &Peers, mut inbox: MutexGuard<'_, Inbox>, seen: u32, limit: Duration) {
         if inbox.watched {
             inbox.followers += 1;
             inbox = self.changed.wait_timeout(inbox, limit).unwrap_or_else(PoisonError::into_inner).0;
@@ -278,10 +311,15 @@ impl Peer {
         inbox.watched = true;
         drop(inbox);
         match &self.ring {
-            Some(ring) => ring.positions().sleep_until_data(seen, limit),
+            Some(ring) => {
+                let writers = peers.relieve_writers();
+                ring.positions().sleep_until_data(seen, &writers, peers.tick(limit));
+                if peers.tick(limit) < limit {
+                    peers.receive_from_all();
+                }
+            }
             None => {
-                let mut both = [PollFd::new(&*self.stream, PollFlags::IN), PollFd::new(&self.kick, PollFlags::IN)];
-                let _ = poll(&mut both, limit.try_into().ok().as_ref());
+                peers.sleep_on_streams(self, PollFlags::IN, Some(&self.kick), peers.tick(limit));
                 let _ = rustix::io::read(&self.kick, &mut [0; 8]);
             }
         }
@@ -387,23 +425,12 @@ impl Peer {
                     let seen = ring.seen();
                     peers.receive_from_all();
                     if ring.seen() == seen && !spinning.pause(|| ring.seen() != seen) {
-                        ring.sleep(seen, RING_TICK);
+                        ring.sleep(seen, &peers.relieve_writers(), peers.tick(TICK));
                     }
                 }
-                None => {
-                    self.sleep_until_writable(peers);
-                    peers.receive_from_all();
-                }
+                None => peers.sleep_on_streams(self, PollFlags::IN | PollFlags::OUT, None, peers.tick(TICK)),
             }
         }
-    }
-
-    /// Sleeps until the stream takes bytes, or another one has some.
-    fn sleep_until_writable(&self, peers: &Peers) {
-        let readable = peers.iter().filter(|peer| !peer.shares_memory() && peer.index != self.index);
-        let mut all = vec![PollFd::new(&*self.stream, PollFlags::IN | PollFlags::OUT)];
-        all.extend(readable.map(|peer| PollFd::new(&*peer.stream, PollFlags::IN)));
-        let _ = poll(&mut all, TICK.try_into().ok().as_ref());
     }
 
     /// Why the connection broke: what is found in the peer's last words, else `reason`.

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use super::EAGER_LIMIT;
 
+pub(super) use ring::Seen;
 pub(super) use segment::{OFFER_LEN, Offer, Offered, Segment, host_id};
 
 /// What the ring is built on.
@@ -21,12 +22,37 @@ mod sync {
     pub use std::sync::atomic::{AtomicU32, Ordering, fence};
     use std::time::Duration;
 
-    use rustix::thread::futex::{Flags, wait, wake};
+    use rustix::thread::futex::{Flags, Wait, WaitFlags, WaitPtr, WaitvFlags, wait, waitv, wake};
+    use rustix::time::{ClockId, Timespec, clock_gettime};
 
-    /// Sleeps while the word is `seen`, for at most `limit`.
-    pub fn futex_wait(word: &AtomicU32, seen: u32, limit: Duration) {
-        // Whatever ends the sleep, the caller looks again.
-        let _ = wait(word, Flags::empty(), seen, Some(&limit.try_into().unwrap_or_default()));
+    use super::ring::Seen;
+
+    /// Words that the system watches at a time.
+    const MAX_WORDS: usize = 128;
+
+    /// How long a sleep lasts if not all words can be watched.
+    const TICK: Duration = Duration::from_millis(2);
+
+    /// Sleeps while all words are as they were seen, for at most `limit`. Whatever ends the sleep, the caller looks again.
+    pub fn futex_wait(first: Seen<'_>, others: &[Seen<'_>], limit: Duration) {
+        if !others.is_empty() && watch_all(first, others, limit) {
+            return;
+        }
+        let limit = if others.is_empty() { limit } else { limit.min(TICK) };
+        let _ = wait(first.0, Flags::empty(), first.1, Some(&limit.try_into().unwrap_or_default()));
+    }
+
+    /// `false` if the system (before Linux 5.16) cannot watch several words, or not so many.
+    fn watch_all(first: Seen<'_>, others: &[Seen<'_>], limit: Duration) -> bool {
+        let mut words = [Wait::new(); MAX_WORDS];
+        let Some(words) = words.get_mut(..=others.len()) else { return false };
+        for (wait, (word, seen)) in words.iter_mut().zip(std::iter::once(&first).chain(others)) {
+            wait.val = u64::from(*seen);
+            wait.uaddr = WaitPtr::new(word.as_ptr().cast());
+            wait.flags = WaitFlags::SIZE_U32;
+        }
+        let until = clock_gettime(ClockId::Monotonic) + limit.try_into().unwrap_or(Timespec::default());
+        waitv(words, WaitvFlags::empty(), Some(&until), ClockId::Monotonic) != Err(rustix::io::Errno::NOSYS)
     }
 
     pub fn futex_wake(word: &AtomicU32) {
@@ -89,9 +115,9 @@ impl Writer {
         self.segment.positions().head()
     }
 
-    /// Sleeps until the reader has gone on from `seen`.
-    pub fn sleep(&self, seen: u32, limit: Duration) {
-        self.segment.positions().sleep_until_space(seen, limit);
+    /// Sleeps until the reader has gone on from `seen`, or one of `others` has changed.
+    pub fn sleep(&self, seen: u32, others: &[Seen<'_>], limit: Duration) {
+        self.segment.positions().sleep_until_space(seen, others, limit);
     }
 }
 

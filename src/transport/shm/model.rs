@@ -11,14 +11,16 @@ mod sync {
     pub use loom::sync::atomic::{AtomicU32, Ordering, fence};
     use loom::sync::{Condvar, Mutex};
 
+    use super::ring::Seen;
+
     loom::lazy_static! {
         static ref SLEEPERS: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
     }
 
     /// Without a limit: a lost wake-up is a deadlock, which the checker reports.
-    pub fn futex_wait(word: &AtomicU32, seen: u32, _limit: Duration) {
+    pub fn futex_wait(first: Seen<'_>, others: &[Seen<'_>], _limit: Duration) {
         let guard = SLEEPERS.0.lock().unwrap();
-        if word.load(Ordering::SeqCst) == seen {
+        if std::iter::once(&first).chain(others).all(|(word, seen)| word.load(Ordering::SeqCst) == *seen) {
             drop(SLEEPERS.1.wait(guard).unwrap());
         }
     }
@@ -59,7 +61,7 @@ fn write(shared: &Shared, writer: &mut Writer, byte: u8) {
         if writer.space(positions, CAPACITY, 1).unwrap() > 0 {
             break;
         }
-        positions.sleep_until_space(seen, Duration::MAX);
+        positions.sleep_until_space(seen, &[], Duration::MAX);
     }
     // SAFETY: the space is the writer's until it is published.
     shared.bytes[(writer.position() % CAPACITY) as usize].with_mut(|cell| unsafe { *cell = byte });
@@ -73,7 +75,7 @@ fn read(shared: &Shared, reader: &mut Reader) -> u8 {
         if reader.available(positions, CAPACITY).unwrap() > 0 {
             break;
         }
-        positions.sleep_until_data(seen, Duration::MAX);
+        positions.sleep_until_data(seen, &[], Duration::MAX);
     }
     // SAFETY: published bytes are the reader's until it releases them.
     let byte = shared.bytes[(reader.position() % CAPACITY) as usize].with(|cell| unsafe { *cell });
@@ -97,6 +99,38 @@ fn bytes_arrive_in_order() {
         for expected in 1..=3 {
             assert_eq!(read(&shared, &mut reader), expected);
         }
+        writer.join().unwrap();
+    });
+}
+
+/// A writer that finds no room reaches a reader that waits for something else.
+#[test]
+fn a_blocked_writer_wakes_a_reader_of_another_ring() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        let (full, awaited) = (shared(), shared());
+        let at_writer = (Arc::clone(&full), Arc::clone(&awaited));
+        let writer = thread::spawn(move || {
+            let mut writer = Writer::default();
+            (1..=3).for_each(|byte| write(&at_writer.0, &mut writer, byte));
+            write(&at_writer.1, &mut Writer::default(), 4);
+        });
+        let (mut relieved, mut reader) = (Reader::default(), Reader::default());
+        let mut taken = 0;
+        loop {
+            let seen = awaited.positions.tail();
+            if reader.available(&awaited.positions, CAPACITY).unwrap() > 0 {
+                break;
+            }
+            let (naps, blocked) = full.positions.writer_naps();
+            while blocked && relieved.available(&full.positions, CAPACITY).unwrap() > 0 {
+                taken += 1;
+                assert_eq!(read(&full, &mut relieved), taken);
+            }
+            awaited.positions.sleep_until_data(seen, &[naps], Duration::MAX);
+        }
+        assert_eq!(read(&awaited, &mut reader), 4);
         writer.join().unwrap();
     });
 }

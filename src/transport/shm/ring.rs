@@ -14,9 +14,12 @@ pub(in crate::transport) struct Positions {
     head: Line,
     /// Not zero while the reader sleeps on `tail`.
     reader_sleeps: Line,
-    /// Not zero while the writer sleeps on `head`.
-    writer_sleeps: Line,
+    /// Goes up when the writer begins to sleep on `head`, and when it is awake again: odd while it sleeps.
+    writer_naps: Line,
 }
+
+/// A word and its value at a glance. A sleep that it is given to ends when it is no longer so.
+pub(in crate::transport) type Seen<'a> = (&'a AtomicU32, u32);
 
 /// A word whose cache line, and the one fetched along with it, holds nothing else.
 #[repr(C, align(128))]
@@ -44,7 +47,7 @@ impl Positions {
     #[allow(dead_code, reason = "outside the model, positions are mapped")]
     pub fn new() -> Positions {
         let zero = || Line(AtomicU32::new(0));
-        Positions { tail: zero(), head: zero(), reader_sleeps: zero(), writer_sleeps: zero() }
+        Positions { tail: zero(), head: zero(), reader_sleeps: zero(), writer_naps: zero() }
     }
 
     /// Where the writer is, to be handed to [`Positions::sleep_until_data`].
@@ -52,14 +55,30 @@ impl Positions {
         self.tail.0.load(Ordering::Acquire)
     }
 
-    /// Sleeps until the writer is no longer at `seen`, for at most `limit`; may return earlier.
-    pub fn sleep_until_data(&self, seen: u32, limit: Duration) {
-        sleep(&self.tail.0, &self.reader_sleeps.0, seen, limit);
+    /// Sleeps until the writer is no longer at `seen` or one of `others` has changed, for at most `limit`; may return
+    /// earlier.
+    pub fn sleep_until_data(&self, seen: u32, others: &[Seen<'_>], limit: Duration) {
+        self.reader_sleeps.0.store(1, Ordering::Relaxed);
+        sleep((&self.tail.0, seen), others, limit);
+        self.reader_sleeps.0.store(0, Ordering::Relaxed);
     }
 
-    /// Sleeps until the reader is no longer at `seen`, for at most `limit`; may return earlier.
-    pub fn sleep_until_space(&self, seen: u32, limit: Duration) {
-        sleep(&self.head.0, &self.writer_sleeps.0, seen, limit);
+    /// Sleeps until the reader is no longer at `seen` or one of `others` has changed, for at most `limit`; may return
+    /// earlier.
+    pub fn sleep_until_space(&self, seen: u32, others: &[Seen<'_>], limit: Duration) {
+        let naps = &self.writer_naps.0;
+        let before = naps.load(Ordering::Relaxed);
+        naps.store(before.wrapping_add(1), Ordering::SeqCst);
+        // The reader may sleep for the sake of another ring.
+        futex_wake(naps);
+        sleep((&self.head.0, seen), others, limit);
+        naps.store(before.wrapping_add(2), Ordering::Relaxed);
+    }
+
+    /// What changes when the writer begins to sleep for want of room, and whether it sleeps.
+    pub fn writer_naps(&self) -> (Seen<'_>, bool) {
+        let naps = self.writer_naps.0.load(Ordering::SeqCst);
+        ((&self.writer_naps.0, naps), naps % 2 == 1)
     }
 
     /// Ends the reader's sleep, if it sleeps.
@@ -73,21 +92,20 @@ impl Positions {
     }
 }
 
-/// The sleeper raises its flag and then looks at the position again; the mover moves and then looks at the flag. With
+/// The sleeper has raised its flag, and now looks at the position again; the mover moves and then looks at the flag. With
 /// the fences between, one of them sees the other. Only the sleeper, of which there is one at a time, lowers the flag:
 /// a mover could lower it for a sleep that has begun since.
-fn sleep(position: &AtomicU32, sleeps: &AtomicU32, seen: u32, limit: Duration) {
-    sleeps.store(1, Ordering::Relaxed);
+fn sleep(position: Seen<'_>, others: &[Seen<'_>], limit: Duration) {
     fence(Ordering::SeqCst);
-    if position.load(Ordering::Relaxed) == seen {
-        futex_wait(position, seen, limit);
+    let (word, seen) = position;
+    if word.load(Ordering::Relaxed) == seen {
+        futex_wait(position, others, limit);
     }
-    sleeps.store(0, Ordering::Relaxed);
 }
 
-fn wake(position: &AtomicU32, sleeps: &AtomicU32) {
+fn wake(position: &AtomicU32, is_asleep: impl Fn() -> bool) {
     fence(Ordering::SeqCst);
-    if sleeps.load(Ordering::Relaxed) != 0 {
+    if is_asleep() {
         futex_wake(position);
     }
 }
@@ -111,7 +129,7 @@ impl Writer {
     pub fn publish(&mut self, positions: &Positions, count: u32) {
         self.tail = self.tail.wrapping_add(count);
         positions.tail.0.store(self.tail, Ordering::Release);
-        wake(&positions.tail.0, &positions.reader_sleeps.0);
+        wake(&positions.tail.0, || positions.reader_sleeps.0.load(Ordering::Relaxed) != 0);
     }
 }
 
@@ -131,6 +149,6 @@ impl Reader {
     pub fn release(&mut self, positions: &Positions, count: u32) {
         self.head = self.head.wrapping_add(count);
         positions.head.0.store(self.head, Ordering::Release);
-        wake(&positions.head.0, &positions.writer_sleeps.0);
+        wake(&positions.head.0, || positions.writer_naps.0.load(Ordering::Relaxed) % 2 == 1);
     }
 }
