@@ -83,7 +83,7 @@ struct Seen {
     scheduler: Scheduler,
     /// Those of its variables that are set.
     variables: BTreeMap<&'static str, String>,
-    /// What they say, for people.
+    /// What follows from them, for people.
     says: String,
 }
 
@@ -108,7 +108,7 @@ impl Report {
             .into_iter()
             .map(|finding| Seen {
                 scheduler: finding.scheduler,
-                says: says(&finding.outcome),
+                says: says(finding.scheduler, &finding.outcome),
                 variables: finding.variables.into_iter().collect(),
             })
             .collect();
@@ -146,10 +146,9 @@ impl Report {
             },
         );
         for seen in &self.schedulers {
-            let variables: Vec<String> = seen.variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
-            row("seen", format!("{}: {}", seen.scheduler, seen.says));
-            if !variables.is_empty() {
-                row("", variables.join(" "));
+            row("seen", seen.says.clone());
+            for (name, value) in &seen.variables {
+                row("", format!("{name}={value}"));
             }
         }
         row(
@@ -193,13 +192,13 @@ impl Report {
     }
 }
 
-fn says(outcome: &Result<Option<Detected>, ClusterError>) -> String {
+fn says(scheduler: Scheduler, outcome: &Result<Option<Detected>, ClusterError>) -> String {
     match outcome {
         Ok(Some(detected)) => match &detected.coordinator {
             Ok(_) => detected.to_string(),
             Err(reason) => format!("{detected}; no coordinator, since {reason}"),
         },
-        Ok(None) => "did not start this process".to_owned(),
+        Ok(None) => format!("{scheduler} did not start this process"),
         Err(error) => format!("error: {error}"),
     }
 }

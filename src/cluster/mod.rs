@@ -154,7 +154,7 @@ impl fmt::Display for Detected {
 /// How one scheduler is recognized.
 struct Detector {
     scheduler: Scheduler,
-    /// The variables that it looks at.
+    /// The variables that it looks at. The first is its own, others may be set elsewhere too.
     variables: &'static [&'static str],
     /// `None` when this scheduler did not start the process.
     detect: fn(&Environment) -> Result<Option<Detected>, ClusterError>,
@@ -184,15 +184,20 @@ pub struct Finding {
     pub outcome: Result<Option<Detected>, ClusterError>,
 }
 
-/// What every scheduler's variables say, those without any left out. The first that counts is what [`detect`] returns.
+/// What the variables of all schedulers say of which there is a trace, in the order in which [`detect`] asks them.
 pub fn survey(environment: &Environment) -> Vec<Finding> {
-    let findings = DETECTORS.iter().map(|detector| {
+    let findings = DETECTORS.iter().filter_map(|detector| {
+        let outcome = (detector.detect)(environment);
+        let has_trace = detector.variables.first().is_some_and(|own| environment.get(own).is_some());
+        if !has_trace && matches!(outcome, Ok(None)) {
+            return None;
+        }
         let set = |name: &&'static str| Some((*name, environment.get(name)?));
         let variables = detector.variables.iter().filter_map(set);
         let variables = variables.map(|(name, value)| (name, open_mpi::hide_secret(name, value))).collect();
-        Finding { scheduler: detector.scheduler, variables, outcome: (detector.detect)(environment) }
+        Some(Finding { scheduler: detector.scheduler, variables, outcome })
     });
-    findings.filter(|finding| !finding.variables.is_empty() || !matches!(finding.outcome, Ok(None))).collect()
+    findings.collect()
 }
 
 /// This process's place in the job of the scheduler that started it. `None` when none did.

@@ -50,7 +50,8 @@ fn the_users_coordinator_counts_with_every_scheduler() {
 #[test]
 fn a_survey_shows_all_and_no_secret() {
     let key = ("OMPI_MCA_orte_precondition_transports", "85310d584d03a365-a932bd50d01b5864");
-    let findings = survey(&environment(&[&SLURM, &MPIRUN, &[key]]));
+    let elsewhere = ("HOSTNAME", "a");
+    let findings = survey(&environment(&[&SLURM, &MPIRUN, &[key, elsewhere]]));
     let schedulers: Vec<Scheduler> = findings.iter().map(|finding| finding.scheduler).collect();
     assert_eq!(schedulers, [Scheduler::OpenMpi, Scheduler::Slurm]);
     let shown = format!("{findings:?}");
