@@ -1,12 +1,12 @@
 //! Options that every command with controller processes takes, and who this process is under them.
 
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use spmd_run::cluster::{self, Detected, Environment};
+use spmd_run::cluster::{self, Detected, Environment, host};
 use spmd_run::launch::{self, ControllerEnv, LocalJob};
 use spmd_run::rendezvous::{self, Abort, JobToken, JoinError, JoinOptions, Rendezvous};
 use spmd_run::runtime::{DataPlaneOptions, World};
@@ -137,6 +137,11 @@ impl JobOptions {
         if let (Some(coordinator), Some(process_index), Some(process_count)) =
             (&self.coordinator, self.process_id, self.processes)
         {
+            if self.transport == Transport::Mpi {
+                return Err(Failure::usage(
+                    "--transport mpi: MPI knows which process this is: leave --process-id and -n out, and start with mpirun",
+                ));
+            }
             let host_coordinator =
                 if process_index == 0 { Some(rendezvous::listen(coordinator).map_err(join_failure)?) } else { None };
             let options = JoinOptions {
@@ -216,7 +221,10 @@ impl JobOptions {
             Failure::usage(format!("{scheduler} started this process, {reason}: give --coordinator HOST:PORT"))
         })?;
         let host_coordinator = match (host_coordinator, process_index) {
-            (None, 0) => Some(rendezvous::listen(&coordinator).map_err(join_failure)?),
+            (None, 0) => {
+                let is_shared = token.is_some() && !detected.on_one_host();
+                Some(listen_for_peers(&coordinator, is_shared).map_err(join_failure)?)
+            }
             (listener, _) => listener,
         };
         if process_index == 0 {
@@ -283,12 +291,18 @@ impl Membership {
             Membership::Launched(options) => (options, true, None),
             Membership::ByHand(options, session) => (options, false, session),
         };
+        let towards_coordinator = address_towards(&options.coordinator);
+        let secret = options.token.as_ref().map(|token| token.derive_key("spmd-run 2026 data plane"));
+        let rendezvous = Rendezvous::join(options).map_err(join_failure)?;
+        let on_several_hosts = rendezvous.hosts().iter().any(|host| Some(host) != rendezvous.hosts().first());
+        // Strangers may knock at an address that other hosts reach.
+        let is_hidden = towards_coordinator.is_loopback() && on_several_hosts && secret.is_some();
         let data_plane = DataPlaneOptions {
-            address: address_towards(&options.coordinator),
-            secret: options.token.as_ref().map_or([0; 32], |token| token.derive_key("spmd-run 2026 data plane")),
+            address: if is_hidden { host::address_for_peers() } else { towards_coordinator },
+            secret: secret.unwrap_or([0; 32]),
             transport: session.as_ref().map_or(Carrier::Mesh(job.mesh_choice()), mpi::carrier),
         };
-        let world = World::of(Rendezvous::join(options).map_err(join_failure)?, job.stall_timeout);
+        let world = World::of(rendezvous, job.stall_timeout);
         watch_time(job.timeout, world.clone(), launched);
         leave_when_aborted(&world, launched);
         let code = part(world.clone(), data_plane).and_then(|code| {
@@ -339,6 +353,20 @@ pub(super) fn join_failure(error: JoinError) -> Failure {
     match error {
         JoinError::Options(_) => Failure::wrong_usage(error),
         _ => Failure::peer(error),
+    }
+}
+
+/// Opens the coordinator's socket. A host's name often leads to a loopback address on that host itself, where processes of
+/// others could not reach it: then the socket listens on all addresses.
+fn listen_for_peers(coordinator: &str, is_shared: bool) -> Result<TcpListener, JoinError> {
+    let listener = rendezvous::listen(coordinator)?;
+    let address = listener.local_addr().ok().filter(|address| is_shared && address.ip().is_loopback());
+    match address {
+        Some(address) if !coordinator.starts_with("localhost:") && coordinator.parse::<SocketAddr>().is_err() => {
+            drop(listener);
+            rendezvous::listen(&SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()).to_string())
+        }
+        _ => Ok(listener),
     }
 }
 

@@ -42,10 +42,7 @@ fn place(environment: &Environment, scheduler: Scheduler) -> Result<Option<Detec
     let text = environment.with(scheduler, HOST, PORT, advice)?;
     let port: u16 = text.parse().map_err(|_| wrong(PORT, text, "it must be a port, 1 to 65535"))?;
     let is_taken = environment.get(AGENT_STORE).is_some_and(|value| value.eq_ignore_ascii_case("true"));
-    let port = match is_taken {
-        true => port::of_job(environment, port.into())?,
-        false => port::chosen_or(environment, port)?,
-    };
+    let port = if is_taken { port::of_job(environment, port.into())? } else { port::chosen_or(environment, port)? };
     Ok(Some(Detected { local, ..Detected::new(scheduler, place, Ok(port::join(host, port))) }))
 }
 
