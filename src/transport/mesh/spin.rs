@@ -6,7 +6,7 @@ use std::thread::{available_parallelism, yield_now};
 use std::time::{Duration, Instant};
 
 /// How long to look without a pause where every process has a core.
-const PATIENCE: Duration = Duration::from_micros(40);
+const PATIENCE: Duration = Duration::from_micros(5);
 
 /// How long to go on after that while others may have the core: the system may have put who is waited for on the same
 /// one, and does not part two that mostly sleep.
