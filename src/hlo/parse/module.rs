@@ -80,7 +80,11 @@ impl<'a> Parser<'a> {
     /// Without a header, a shape or a name and `=` start an instruction rather than a computation.
     fn at_lone_instruction(&self) -> bool {
         let mut ahead = self.cursor;
-        self.at_shape() || (ahead.name("").is_ok() && ahead.at(b'='))
+        let mut name = ahead.eat_name();
+        if name == Some("ROOT") && !ahead.at(b'=') {
+            name = ahead.eat_name();
+        }
+        self.at_shape() || (name.is_some() && ahead.at(b'='))
     }
 
     /// Returns the index of the entry computation: the one marked so, else the last one.
