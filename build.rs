@@ -23,6 +23,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         .generate_views(false)
         // Inline, an instruction would take 6 KB, most of it for fields that only one opcode has, and a sharding 600 bytes.
         .box_type(PointerRepr::Box)
+        .box_type_custom_in(
+            "crate::proto::Shared<*>",
+            &["xla.HloInstructionProto.shape", "xla.ProgramShapeProto.result", "xla.ShapeProto.layout"],
+        )
         .include_file("proto.rs")
         .compile()?;
     Ok(())

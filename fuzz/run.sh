@@ -12,13 +12,14 @@ for target in "${targets[@]}"; do
     seeds=fuzz/corpus/$target
     mkdir -p "$seeds"
     case $target in
-        hlo_text) cp hlo/*.hlo tests/data/*.hlo "$seeds" 2>/dev/null || true ;;
-        hlo_proto) cp hlo/* tests/data/*.hlo "$seeds" 2>/dev/null || true ;;
+        hlo_text) find hlo tests/data -size -4k -name '*.hlo' -exec cp {} "$seeds" \; ;;
+        hlo_proto) find hlo tests/data -size -4k \( -name '*.hlo' -o -name '*.pb' -o -name '*.mlir*' \) -exec cp {} "$seeds" \; ;;
         npz)
             find hlo/data tests/data -size -16k -name '*.npz' -exec cp {} "$seeds" \;
             find tests/data -size -16k -name '*.npy' -exec cp {} "$seeds" \;
             ;;
     esac
-    cargo +nightly fuzz run -s none "$target" -- -runs="$executions" -max_len=4096 -len_control=0 -timeout=10 \
-        -rss_limit_mb=2048 -print_final_stats=1
+    # Short inputs and a plain choice among them: libFuzzer itself would take more time than the readers.
+    cargo +nightly fuzz run -s none "$target" -- -runs="$executions" -max_len=1024 -len_control=0 -entropic=0 \
+        -reduce_inputs=0 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1
 done

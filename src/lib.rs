@@ -33,6 +33,8 @@
 //!
 //! `ARCHITECTURE.md` tells how the modules fit together.
 
+pub mod bench;
+mod bulk_copy;
 pub mod cluster;
 pub mod collective;
 pub mod dtype;

@@ -2,8 +2,11 @@
 
 #![allow(missing_docs)]
 
+mod shared;
+
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/proto.rs"));
 }
 
 pub use generated::xla::*;
+pub use shared::Shared;

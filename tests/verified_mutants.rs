@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use buffa::Message;
 use spmd_run::hlo::{self, HloModule};
+use spmd_run::lower::replay;
 use spmd_run::pjrt::{CompileOptions, Program, ProgramFormat};
 use spmd_run::proto::HloModuleProto;
 
@@ -333,6 +334,21 @@ fn mutant(text: &str, random: &mut Random) -> Option<(HloModule, (i64, i64))> {
     (counts.0 > 0 && counts.1 > 0 && counts.0.checked_mul(counts.1)? <= DEVICES).then_some((module, counts))
 }
 
+/// Brings a verified module into the form in which the runtime hands it to the compiler. False if it is refused after
+/// all, or is not partitioned by the compiler.
+fn prepare(module: &mut HloModule, (replicas, partitions): (i64, i64)) -> bool {
+    if replay::compiled_because(module).is_some()
+        && (partitions > 1 || replay::undo(module).is_err() || hlo::verify(module, replicas, partitions).is_err())
+    {
+        return false;
+    }
+    hlo::remove_dead_code(&mut module.proto);
+    let program_shape = module.proto.host_program_shape.get_or_insert_default();
+    program_shape.parameters.iter_mut().for_each(hlo::shape::set_row_major);
+    hlo::shape::set_row_major(program_shape.result.get_or_insert_default());
+    hlo::groups::expand_replica_groups(&mut module.proto).is_ok()
+}
+
 /// The modules of a folder, as printed by us, so that their words are where we expect them.
 fn modules(folder: &Path) -> Vec<(PathBuf, String)> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -370,9 +386,8 @@ fn verified_mutants_do_not_kill_the_compiler() {
         }
         let (path, text) = &modules[index % modules.len()];
         let Some((mut module, counts)) = mutant(text, &mut random) else { continue };
-        if hlo::verify(&module, counts.0, counts.1).is_ok() {
+        if hlo::verify(&module, counts.0, counts.1).is_ok() && prepare(&mut module, counts) {
             compiled += 1;
-            hlo::remove_dead_code(&mut module.proto);
             let verdict = compiler.compile(&module.proto, counts);
             assert!(!matches!(verdict, Verdict::Died(_)), "{}: {verdict:?}\n{}", path.display(), hlo::print(&module));
         }
@@ -403,12 +418,12 @@ fn search() {
         if verified.is_err() != refused {
             continue;
         }
-        passed += 1;
         let printed = hlo::print(&module);
         let original = module.proto.encode_to_vec();
-        if !refused {
-            hlo::remove_dead_code(&mut module.proto);
+        if !refused && !prepare(&mut module, counts) {
+            continue;
         }
+        passed += 1;
         let verdict = compiler.compile(&module.proto, counts);
         taken += usize::from(verdict == Verdict::Compiled);
         let report = match (&verified, &verdict) {

@@ -13,6 +13,10 @@ use super::{Failure, Format};
 pub struct Options {
     #[command(flatten)]
     job: JobOptions,
+
+    /// Form of the results on standard output
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
 }
 
 pub fn main(options: Options) -> Result<u8, Failure> {
@@ -28,7 +32,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
         let plugin = plugins::find(job.plugin.as_deref())?;
         let runtime = Runtime::open(world, &plugin.path, job.devices_per_process.unwrap_or(1), data_plane)?;
         if runtime.world().process_index() == 0 {
-            print(&match job.format {
+            print(&match options.format {
                 Format::Text => text(runtime.topology()),
                 Format::Json => format!("{}\n", as_json(runtime.topology(), &plugin.path)),
             })?;

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use spmd_run::bench::BenchError;
 use spmd_run::plugins::FindError;
 use spmd_run::runtime::RuntimeError;
 
@@ -69,6 +70,15 @@ fn with_causes(error: &anyhow::Error) -> String {
 impl From<RuntimeError> for Failure {
     fn from(error: RuntimeError) -> Failure {
         if error.is_of_peer() { Failure::peer(error) } else { Failure::program(error) }
+    }
+}
+
+impl From<BenchError> for Failure {
+    fn from(error: BenchError) -> Failure {
+        match error {
+            BenchError::Runtime(error) => error.into(),
+            _ => Failure::program(error),
+        }
     }
 }
 

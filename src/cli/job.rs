@@ -14,7 +14,7 @@ use spmd_run::transport::Carrier;
 use spmd_run::transport::mesh::Choice;
 
 use super::mpi::{self, Meeting, Session};
-use super::{Failure, Format, exit};
+use super::{Failure, exit};
 
 #[derive(Args)]
 pub struct JobOptions {
@@ -62,10 +62,6 @@ pub struct JobOptions {
     /// Seconds until the whole job must have ended
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
-
-    /// Form of the results on standard output
-    #[arg(long, value_enum, default_value = "text")]
-    pub format: Format,
 
     #[command(flatten)]
     later: LaterOptions,

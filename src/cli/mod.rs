@@ -1,5 +1,6 @@
 //! The command line: one file per subcommand, each parsing its options and calling into the library.
 
+mod bench;
 mod devices;
 mod doctor;
 mod failure;
@@ -41,6 +42,8 @@ enum Command {
     Devices(devices::Options),
     /// Show what a program is and what it will do, or the program itself at any stage; nothing is run
     Inspect(inspect::Options),
+    /// Measure the job's collectives in the manner of nccl-tests, its start or its steps
+    Bench(bench::Options),
     /// Show what this process sees of schedulers, plugins, chips, networks and limits, and what to change
     Doctor(doctor::Options),
     /// List known PJRT plugins, or install one
@@ -54,12 +57,12 @@ enum Format {
     Json,
 }
 
-const COMMANDS: [&str; 6] = ["run", "devices", "inspect", "doctor", "plugin", "help"];
-const NOT_YET: [&str; 3] = ["bench", "status", "coordinator"];
+const COMMANDS: [&str; 7] = ["run", "devices", "inspect", "bench", "doctor", "plugin", "help"];
+const NOT_YET: [&str; 2] = ["status", "coordinator"];
 
 /// Parses the arguments, runs the command and turns a failure into its message and exit code.
 pub fn main() -> u8 {
-    memory::use_huge_pages();
+    memory::keep_large_blocks();
     let arguments = match with_default_command(std::env::args_os().collect()) {
         Ok(arguments) => arguments,
         Err(failure) => return failure.report(),
@@ -80,6 +83,7 @@ pub fn main() -> u8 {
         Command::Run(options) => run::main(options),
         Command::Devices(options) => devices::main(options),
         Command::Inspect(options) => inspect::main(options),
+        Command::Bench(options) => bench::main(options),
         Command::Doctor(options) => doctor::main(&options),
         Command::Plugin(options) => plugin::main(options),
     };

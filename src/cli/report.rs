@@ -1,7 +1,10 @@
 //! Text for people.
 
+use std::fs::File;
 use std::io::{ErrorKind, Write};
+use std::path::Path;
 
+use anyhow::Context;
 use spmd_run::runtime::Device;
 
 use super::Failure;
@@ -39,6 +42,19 @@ pub fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
+}
+
+/// Checks that a file can be written, before any work is done for it.
+pub fn check_writable(path: &Path) -> Result<(), Failure> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let writable = match std::fs::metadata(path) {
+        Ok(there) if there.is_file() => File::options().append(true).open(path).map(drop),
+        Ok(there) if there.is_dir() => Err(ErrorKind::IsADirectory.into()),
+        // Opening a pipe would already be heard at its other end.
+        Ok(_) => Ok(()),
+        Err(_) => tempfile::tempfile_in(folder).map(drop),
+    };
+    writable.with_context(|| format!("cannot write {}", path.display())).map_err(Failure::program)
 }
 
 /// Dense ids as `0-3`.

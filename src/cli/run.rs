@@ -4,7 +4,6 @@ mod inputs;
 mod outputs;
 
 use std::fs::File;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -15,9 +14,10 @@ use spmd_run::host_array::Fill;
 use spmd_run::plugins;
 use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Runtime, RuntimeError, StepTimes, World};
 
-use super::Failure;
 use super::job::{JobOptions, Role, launch};
 use super::program::{ProgramOptions, load_plugin};
+use super::report::check_writable;
+use super::{Failure, Format};
 use outputs::Report;
 
 #[derive(Args)]
@@ -27,6 +27,10 @@ pub struct Options {
 
     #[command(flatten)]
     job: JobOptions,
+
+    /// Form of the results on standard output
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
 
     /// Global arguments arg0, arg1, … in flattened order
     #[arg(long, value_name = "FILE.npz")]
@@ -162,15 +166,7 @@ impl Options {
             File::open(path).with_context(|| path.display().to_string()).map_err(Failure::program)?;
         }
         if let Some(path) = &self.output {
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let writable = match std::fs::metadata(path) {
-                Ok(there) if there.is_file() => File::options().append(true).open(path).map(drop),
-                Ok(there) if there.is_dir() => Err(ErrorKind::IsADirectory.into()),
-                // Opening a pipe would already be heard at its other end.
-                Ok(_) => Ok(()),
-                Err(_) => tempfile::tempfile_in(folder).map(drop),
-            };
-            writable.with_context(|| format!("cannot write {}", path.display())).map_err(Failure::program)?;
+            check_writable(path)?;
         }
         Ok(())
     }
@@ -214,7 +210,7 @@ impl Options {
         let executable =
             Executable::compile(&runtime, plan, program).map_err(|error| self.program.failure(bytes, error))?;
         let is_first = runtime.world().process_index() == 0;
-        let mut report = Report::new(&runtime, &executable, plan, self.job.format);
+        let mut report = Report::new(&runtime, &executable, plan, self.format);
         if steps.check {
             if is_first {
                 report.print()?;

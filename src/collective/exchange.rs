@@ -73,6 +73,11 @@ impl<'a> Exchange<'a> {
         self.transport.is_some_and(|transport| transport.arrives_soon(from, self.id.tag(self.digest, step)))
     }
 
+    /// As [`Transport::depth`].
+    pub fn depth(&self, to: u32) -> usize {
+        self.transport.map_or(1, |transport| transport.depth(to))
+    }
+
     fn waiting_for<R>(&self, peer: u32, call: impl FnOnce(&Wait<'_>) -> R) -> R {
         call(&Wait { deadline: self.deadline, judge: &|tag| (self.judge)(peer, tag) })
     }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::IoSlice;
 use std::ops::Range;
 
+use crate::bulk_copy;
 use crate::transport::{Segment, TransportError};
 
 use super::buffer::{Input, Output};
@@ -287,7 +288,8 @@ pub(super) fn spread(calls: &mut [Call]) {
     let Some((first, others)) = calls.split_first_mut() else { return };
     for other in others {
         for (source, target) in first.results.iter_mut().zip(&mut other.results) {
-            target.bytes_mut().copy_from_slice(source.bytes_mut());
+            let source = source.bytes_mut();
+            bulk_copy::copy(target.bytes_mut(), source, source.len() >= bulk_copy::LARGE);
         }
     }
 }
@@ -305,7 +307,10 @@ fn copy_locally(transfer: &Transfer, calls: &mut [Call]) {
     let operand = operand(calls, transfer);
     let result = &mut call_of(calls, transfer.to).results[transfer.result];
     match (transfer.source.contiguous(), transfer.target.contiguous()) {
-        (Some(source), Some(target)) => result.part_mut(target).copy_from_slice(&operand.bytes()[source]),
+        (Some(source), Some(target)) => {
+            let is_large = source.len() >= bulk_copy::LARGE;
+            bulk_copy::copy(result.part_mut(target), &operand.bytes()[source], is_large);
+        }
         (Some(source), None) => transfer.target.unpack(&operand.bytes()[source], result),
         // The parts of an all-to-all lie alike in operand and result.
         _ => {
@@ -365,7 +370,8 @@ impl<'a> Incoming<'a> {
         for transfer in self.transfers {
             if let Some(range) = transfer.target.contiguous() {
                 let result = &mut call_of(calls, transfer.to).results[transfer.result];
-                segments.push(Segment::new(result.part_mut(range)));
+                let is_large = range.len() >= bulk_copy::LARGE;
+                segments.push(Segment::new(result.part_mut(range)).part_of_large(is_large));
             }
         }
         segments

@@ -6,6 +6,7 @@
 use std::io::IoSlice;
 use std::ops::Range;
 
+use crate::bulk_copy;
 use crate::dtype::DType;
 use crate::transport::{Segment, TransportError};
 
@@ -16,7 +17,7 @@ use super::group;
 use super::group::Group;
 use super::movement::{Blocks, spread};
 use super::piece::{Part, Piece, cut, largest_size};
-use super::reduce::{Source, fold, is_widened, partial_size};
+use super::reduce::{Source, fold, fold_large, is_widened, partial_size};
 use super::scratch::{Scratch, ScratchPool};
 use super::spec::{ArraySpec, CollectiveKind, CollectiveSpec, ReduceOp};
 
@@ -132,6 +133,11 @@ impl<'a> Reduction<'a> {
         Ok(())
     }
 
+    /// Whether results leave the caches before anyone reads them.
+    fn is_large(&self) -> bool {
+        self.spec.results.iter().filter_map(ArraySpec::size).sum::<usize>() >= bulk_copy::LARGE
+    }
+
     fn mine(&self) -> &group::Part {
         &self.group.parts[self.group.mine]
     }
@@ -167,7 +173,12 @@ impl<'a> Reduction<'a> {
                 let operands: Vec<Input> = calls.iter().map(|call| call.args[part.array]).collect();
                 let sources: Vec<Source> =
                     operands.iter().map(|operand| Source::Native(&operand.bytes()[range.clone()])).collect();
-                fold(self.op, dtype, &sources, calls[0].results[part.array].part_mut(range), false);
+                let target = calls[0].results[part.array].part_mut(range);
+                if alone && self.is_large() {
+                    fold_large(self.op, dtype, &sources, target);
+                } else {
+                    fold(self.op, dtype, &sources, target, false);
+                }
             }
         }
     }
@@ -287,6 +298,8 @@ impl<'a> Reduction<'a> {
     /// peers, and ours for each part of the piece.
     fn fold(&self, calls: &mut [Call], piece: &Piece, theirs: &[&[u8]], own: &[Source<'_>]) {
         let parts = &self.group.parts;
+        // What goes on to other processes is better left in the cache.
+        let is_last = self.scatter.is_some() || is_direct(largest_size(&self.spec.operands), self.group);
         let mut rests: Vec<&[u8]> = theirs.to_vec();
         for (part, own) in piece.iter().zip(own) {
             let dtype = self.dtype(part);
@@ -302,21 +315,34 @@ impl<'a> Reduction<'a> {
                 sources.push(source(process, dtype, head));
             }
             let target = calls[part.rank].results[part.array].part_mut(scale(&part.elements, dtype.size()));
-            fold(self.op, dtype, &sources, target, false);
+            if is_last && self.is_large() {
+                fold_large(self.op, dtype, &sources, target);
+            } else {
+                fold(self.op, dtype, &sources, target, false);
+            }
         }
     }
 
     /// Every process gets all partial results and combines them.
     fn directly(&self, calls: &mut [Call], exchange: &Exchange<'_>) -> Result<(), TransportError> {
         let pieces = self.whole();
-        for (index, piece) in pieces.iter().enumerate() {
-            self.give_to_all(calls, exchange, index, piece)?;
-            if let Some(before) = index.checked_sub(1) {
-                self.combine(calls, exchange, before, &pieces[before])?;
+        let depth = self.depth(exchange);
+        for index in 0..pieces.len() + depth {
+            if let Some(piece) = pieces.get(index) {
+                self.give_to_all(calls, exchange, index, piece)?;
+            }
+            if let Some(before) = index.checked_sub(depth)
+                && let Some(piece) = pieces.get(before)
+            {
+                self.combine(calls, exchange, before, piece)?;
             }
         }
-        let last = pieces.len() - 1;
-        self.combine(calls, exchange, last, &pieces[last])
+        Ok(())
+    }
+
+    /// How many pieces are given away before the first one is combined.
+    fn depth(&self, exchange: &Exchange<'_>) -> usize {
+        self.group.peers().map(|part| exchange.depth(part.process)).max().unwrap_or(1)
     }
 
     /// Every process combines one slice of the elements and hands it to all others.
@@ -325,20 +351,21 @@ impl<'a> Reduction<'a> {
         let slices: Vec<Vec<Piece>> = (0..count).map(|index| self.pieces(|len| chunk(len, index, count))).collect();
         let mine = &slices[self.group.mine];
         let rounds = slices.iter().map(Vec::len).max().unwrap_or(0);
+        let depth = self.depth(exchange);
         let mut incoming = Vec::new();
-        for round in 0..=rounds {
+        for round in 0..rounds + depth {
             for (offset, part) in self.group.peers().enumerate() {
                 let Some(piece) = slices[(self.group.mine + 1 + offset) % count].get(round) else { continue };
                 self.give(calls, exchange, partial(round), piece, std::iter::once(part))?;
                 let results = piece.iter().map(|part| {
                     let range = scale(&part.elements, self.dtype(part).size());
-                    Segment::new(calls[0].results[part.array].part_mut(range))
+                    Segment::new(calls[0].results[part.array].part_mut(range)).part_of_large(self.is_large())
                 });
                 let results = results.collect();
                 // SAFETY: a piece of the results that nothing here touches any more once its partial result is sent.
                 incoming.push((part.process, unsafe { exchange.post(part.process, combined(round), results)? }));
             }
-            let Some(before) = round.checked_sub(1) else { continue };
+            let Some(before) = round.checked_sub(depth) else { continue };
             let Some(piece) = mine.get(before) else { continue };
             self.combine_locally(calls, piece);
             self.combine(calls, exchange, before, piece)?;
@@ -363,13 +390,14 @@ impl<'a> Reduction<'a> {
         let peers = self.group.peers().map(|part| (part, self.slices(calls, dim, part), self.scattered(part)));
         let peers: Vec<_> = peers.collect();
         let rounds = peers.iter().map(|(.., pieces)| pieces.len()).max().unwrap_or(0).max(pieces.len());
-        for round in 0..=rounds {
+        let depth = self.depth(exchange);
+        for round in 0..rounds + depth {
             for (part, slices, pieces) in &peers {
                 if let Some(piece) = pieces.get(round) {
                     self.give_slices(calls, dim, part, slices, round, piece, exchange)?;
                 }
             }
-            if let Some(before) = round.checked_sub(1)
+            if let Some(before) = round.checked_sub(depth)
                 && let Some(piece) = pieces.get(before)
             {
                 self.combine_slices(calls, dim, &slices, before, piece, exchange)?;

@@ -40,7 +40,8 @@ impl Buffer {
     }
 
     fn into_bytes(self) -> Vec<u8> {
-        let mut bytes: Vec<u8> = self.lines.iter().flat_map(|line| line.0).collect();
+        let mut bytes = Vec::with_capacity(self.lines.len() * 64);
+        self.lines.iter().for_each(|line| bytes.extend_from_slice(&line.0));
         bytes.truncate(self.len);
         bytes
     }

@@ -167,7 +167,12 @@ impl AttrSet {
     }
 
     pub(super) fn names(self) -> impl Iterator<Item = &'static str> {
-        ATTRIBUTES.iter().filter(move |&&(_, attr)| self.contains(attr)).map(|&(name, _)| name)
+        let mut bits = self.0;
+        std::iter::from_fn(move || {
+            let (name, _) = ATTRIBUTES.get(bits.trailing_zeros() as usize)?;
+            bits &= bits - 1;
+            Some(*name)
+        })
     }
 }
 

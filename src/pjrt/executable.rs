@@ -1,5 +1,7 @@
 //! Compiled programs and their execution.
 
+mod bare;
+
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::fmt;

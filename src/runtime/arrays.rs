@@ -97,6 +97,29 @@ impl Arguments {
         Ok(loaded)
     }
 
+    /// Loads shards, `[device][argument]`.
+    pub(super) fn load_shards(
+        client: &Client,
+        devices: &[(Device, Place)],
+        parameters: &[GlobalArray],
+        donated: &[usize],
+        shards: &[Vec<HostArray>],
+    ) -> Result<Arguments, RuntimeError> {
+        let mut loaded = Arguments { buffers: Vec::new(), donated: Vec::new() };
+        for ((device, _), shards) in devices.iter().zip(shards) {
+            if shards.len() != parameters.len() {
+                return Err(RuntimeError::ArgumentCount { expected: parameters.len(), given: shards.len() });
+            }
+            let buffers = shards.iter().map(|shard| upload(client, shard, device)).collect::<Result<_, _>>()?;
+            loaded.buffers.push(buffers);
+        }
+        for &index in donated {
+            let of_devices = shards.iter().filter_map(|shards| shards.get(index)).cloned().collect();
+            loaded.donated.push((index, of_devices));
+        }
+        Ok(loaded)
+    }
+
     /// Loads anew what an execution has used up.
     pub(super) fn renew_donated(&mut self, client: &Client, devices: &[(Device, Place)]) -> Result<(), RuntimeError> {
         for (index, shards) in &self.donated {
@@ -109,8 +132,8 @@ impl Arguments {
         Ok(())
     }
 
-    /// `[device][argument]`
-    pub(super) fn by_device(&self) -> Vec<Vec<&Buffer>> {
+    /// The buffers: `[device][argument]`.
+    pub fn by_device(&self) -> Vec<Vec<&Buffer>> {
         self.buffers.iter().map(|buffers| buffers.iter().collect()).collect()
     }
 }

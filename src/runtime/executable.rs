@@ -49,6 +49,14 @@ pub struct Results {
     buffers: Vec<Vec<Buffer>>,
 }
 
+impl Results {
+    /// Copies the results of this process's devices to host memory: `[device][result]`, row-major.
+    pub fn to_host(&self) -> Result<Vec<Vec<Vec<u8>>>, RuntimeError> {
+        let of_device = |buffers: &Vec<Buffer>| buffers.iter().map(|buffer| Ok(buffer.to_host()?)).collect();
+        self.buffers.iter().map(of_device).collect()
+    }
+}
+
 /// How long the steps of a run took, each until its last process was done.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StepTimes {
@@ -201,6 +209,12 @@ impl<'a> Executable<'a> {
     pub fn load(&self, arrays: &[HostArray]) -> Result<Arguments, RuntimeError> {
         let replicas = self.layout.replicas;
         Arguments::load(&self.runtime.client, &self.devices, &self.parameters, &self.donated, replicas, arrays)
+    }
+
+    /// Loads the shards of this process's devices, `[device][argument]` in the order of
+    /// [`Runtime::local_device_ids`], without the global arrays that they are of.
+    pub fn load_shards(&self, shards: &[Vec<HostArray>]) -> Result<Arguments, RuntimeError> {
+        Arguments::load_shards(&self.runtime.client, &self.devices, &self.parameters, &self.donated, shards)
     }
 
     /// Runs the program once and waits until this process's devices are done.

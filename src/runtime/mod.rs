@@ -13,9 +13,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::collective::{Communicator, Limits, World as Devices};
+use crate::collective::{CollectiveSpec, Communicator, Limits, ProgramCollectives, World as Devices};
 use crate::pjrt::{Client, Plugin, Value};
 use crate::transport::mesh::{Choice, MeshError, connect_mesh};
 use crate::transport::{Carrier, Transport};
@@ -37,6 +37,20 @@ pub struct Runtime {
     transport: Option<Arc<dyn Transport>>,
     communicator: Arc<Communicator>,
     programs: AtomicU64,
+    opening: Opening,
+}
+
+/// How long [`Runtime::open`] took on this process, by its steps.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Opening {
+    /// Loading the plugin's library.
+    pub plugin: Duration,
+    /// Creating its client with the devices.
+    pub client: Duration,
+    /// Learning of the devices of all processes: `device_count` is known after it.
+    pub topology: Duration,
+    /// Connecting to the other processes.
+    pub transport: Duration,
 }
 
 /// How processes reach each other's data plane.
@@ -66,9 +80,13 @@ impl Runtime {
         devices_per_process: u32,
         data_plane: DataPlaneOptions,
     ) -> Result<Runtime, RuntimeError> {
-        let start = Instant::now();
+        let mut opening = Opening::default();
+        let mut lap = Instant::now();
+        let mut took = |step: &mut Duration| *step = std::mem::replace(&mut lap, Instant::now()).elapsed();
         let plugin = Plugin::load(plugin)?;
+        took(&mut opening.plugin);
         let client = create_client(&plugin, devices_per_process)?;
+        took(&mut opening.client);
         let listener = match data_plane.transport {
             Carrier::Mesh(_) if world.process_count() > 1 => Some(listen(data_plane.address)?),
             _ => None,
@@ -76,6 +94,7 @@ impl Runtime {
         let data_address = listener.as_ref().map(|listener| listener.local_addr()).transpose().map_err(listen_error)?;
         let processes = world.all_gather("topology", describe(&client, data_address)?)?;
         let topology = Topology::new(processes)?;
+        took(&mut opening.topology);
         let transport: Option<Arc<dyn Transport>> = match (listener, &data_plane.transport) {
             (Some(listener), Carrier::Mesh(choice)) => {
                 Some(connect(&world, &topology, listener, &data_plane.secret, *choice)?)
@@ -94,13 +113,18 @@ impl Runtime {
                 communicator.abort(&abort.to_string());
             }
         });
+        took(&mut opening.transport);
         tracing::debug!(
-            "opened {} of {} devices in {:?}",
+            "opened {} of {} devices: {opening:?}",
             topology.device_ids(world.process_index()).len(),
-            topology.device_count(),
-            start.elapsed()
+            topology.device_count()
         );
-        Ok(Runtime { world, client, topology, transport, communicator, programs: AtomicU64::new(0) })
+        Ok(Runtime { world, client, topology, transport, communicator, programs: AtomicU64::new(0), opening })
+    }
+
+    /// How long the steps of opening took.
+    pub fn opening(&self) -> Opening {
+        self.opening
     }
 
     /// The processes of the job.
@@ -121,6 +145,12 @@ impl Runtime {
     /// Global ids of this process's devices.
     pub fn local_device_ids(&self) -> Vec<u32> {
         self.topology.device_ids(self.world.process_index())
+    }
+
+    /// Registers collectives that no program has, to be called without the plugin. Every process registers the same ones
+    /// in the same order.
+    pub fn collectives(&self, specs: Vec<CollectiveSpec>) -> Result<Arc<ProgramCollectives>, RuntimeError> {
+        Ok(self.communicator.program(self.next_program(), specs)?)
     }
 
     /// What data travels by between processes; `None` in a job of one process.

@@ -82,7 +82,11 @@ impl Pipeline {
             note(&mut notes, about_partitioned(&partitioned.results));
         }
         let alone = layout.devices_per_process.len() == 1;
-        let needs_ours = lowered.as_ref().is_ok_and(|lowered| !lowered.collectives.is_empty());
+        // Even where it moves nothing, no CPU plugin compiles one of these.
+        let mut instructions =
+            partitioned.module.proto.computations.iter().flat_map(|computation| &computation.instructions);
+        let broadcasts = instructions.any(|instruction| instruction.opcode == "collective-broadcast");
+        let needs_ours = lowered.as_ref().is_ok_and(|lowered| broadcasts || !lowered.collectives.is_empty());
         Ok(Pipeline {
             partitioned,
             lowered,

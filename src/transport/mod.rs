@@ -40,6 +40,7 @@ pub struct Tag(pub [u64; 5]);
 pub struct Segment {
     start: *mut u8,
     len: usize,
+    is_large: bool,
 }
 
 // SAFETY: a segment is only an address; whoever writes through it answers for it (see `Transport::post`).
@@ -48,7 +49,17 @@ unsafe impl Send for Segment {}
 impl Segment {
     /// The memory of `bytes`.
     pub fn new(bytes: &mut [u8]) -> Segment {
-        Segment { start: bytes.as_mut_ptr(), len: bytes.len() }
+        Segment { start: bytes.as_mut_ptr(), len: bytes.len(), is_large: false }
+    }
+
+    /// The same, as part of an array that does not stay in the caches, or does.
+    pub fn part_of_large(self, is_large: bool) -> Segment {
+        Segment { is_large, ..self }
+    }
+
+    /// Whether it is part of an array that does not stay in the caches.
+    pub fn is_large(&self) -> bool {
+        self.is_large
     }
 
     /// Size in bytes.
@@ -125,6 +136,13 @@ pub trait Transport: Send + Sync {
 
     /// Waits for a few moments until [`Transport::take`] would return at once; whether that is so.
     fn arrives_soon(&self, from: u32, tag: Tag) -> bool;
+
+    /// How many messages of up to [`EAGER_LIMIT`] bytes keep the way to a process busy while neither side has a moment for
+    /// them, at least 1.
+    fn depth(&self, to: u32) -> usize {
+        let _ = to;
+        1
+    }
 
     /// Ends the job: tells every peer why, as far as they can be reached, and fails every pending and future call here.
     fn abort(&self, reason: &str);

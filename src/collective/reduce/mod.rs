@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use num_complex::Complex;
 
+use crate::bulk_copy;
 use crate::dtype::DType;
 
 use super::spec::ReduceOp;
@@ -67,6 +68,28 @@ pub(super) fn fold(op: ReduceOp, dtype: DType, sources: &[Source<'_>], target: &
                 fold_widened(op, codec, sources, target, wide);
             }
         }
+    }
+}
+
+/// As [`fold`], into native elements of an array that is larger than the caches.
+pub(super) fn fold_large(op: ReduceOp, dtype: DType, sources: &[Source<'_>], target: &mut [u8]) {
+    let mut block = [0; BLOCK];
+    let mut parts = Vec::with_capacity(sources.len());
+    for (index, out) in target.chunks_mut(BLOCK).enumerate() {
+        let block = &mut block[..out.len()];
+        if sources.iter().any(|source| matches!(source, Source::Target)) {
+            block.copy_from_slice(out);
+        }
+        let elements = index * BLOCK / dtype.size()..(index * BLOCK + out.len()) / dtype.size();
+        let range = |width: usize| elements.start * width..elements.end * width;
+        parts.clear();
+        parts.extend(sources.iter().map(|source| match *source {
+            Source::Native(bytes) => Source::Native(&bytes[range(dtype.size())]),
+            Source::Wide(bytes) => Source::Wide(&bytes[range(size_of::<f32>())]),
+            Source::Target => Source::Target,
+        }));
+        fold(op, dtype, &parts, block, false);
+        bulk_copy::copy(out, block, true);
     }
 }
 
@@ -136,11 +159,10 @@ fn fold_blocks_avx2<T: Element, O: Combine<T>>(sources: &[Source<'_>], target: &
 #[inline(always)]
 fn fold_blocks<T: Element, O: Combine<T>>(sources: &[Source<'_>], target: &mut [u8]) {
     let own_is_later = sources.iter().skip(1).any(|source| matches!(source, Source::Target));
-    let mut saved = [0; BLOCK];
+    let mut saved = vec![0; if own_is_later { BLOCK.min(target.len()) } else { 0 }];
     for (index, out) in target.chunks_mut(BLOCK).enumerate() {
-        let saved = &mut saved[..out.len()];
         if own_is_later {
-            saved.copy_from_slice(out);
+            saved[..out.len()].copy_from_slice(out);
         }
         let range = index * BLOCK..index * BLOCK + out.len();
         let out: &mut [Packed<T>] = bytemuck::cast_slice_mut(out);
@@ -148,12 +170,12 @@ fn fold_blocks<T: Element, O: Combine<T>>(sources: &[Source<'_>], target: &mut [
             [] => return,
             [Source::Target, rest @ ..] => rest,
             [only] => {
-                out.copy_from_slice(part::<T>(only, &range, saved));
+                out.copy_from_slice(part::<T>(only, &range, &saved));
                 continue;
             }
             [first, second, rest @ ..] => {
                 for ((out, a), b) in
-                    out.iter_mut().zip(part::<T>(first, &range, saved)).zip(part::<T>(second, &range, saved))
+                    out.iter_mut().zip(part::<T>(first, &range, &saved)).zip(part::<T>(second, &range, &saved))
                 {
                     out.0 = O::combine(a.0, b.0);
                 }
@@ -161,7 +183,7 @@ fn fold_blocks<T: Element, O: Combine<T>>(sources: &[Source<'_>], target: &mut [
             }
         };
         for source in rest {
-            for (out, b) in out.iter_mut().zip(part::<T>(source, &range, saved)) {
+            for (out, b) in out.iter_mut().zip(part::<T>(source, &range, &saved)) {
                 out.0 = O::combine(out.0, b.0);
             }
         }
@@ -172,7 +194,7 @@ fn fold_blocks<T: Element, O: Combine<T>>(sources: &[Source<'_>], target: &mut [
 fn part<'a, T: Element>(source: &Source<'a>, range: &Range<usize>, saved: &'a [u8]) -> &'a [Packed<T>] {
     match *source {
         Source::Native(bytes) | Source::Wide(bytes) => cast(&bytes[range.clone()]),
-        Source::Target => cast(saved),
+        Source::Target => cast(&saved[..range.len()]),
     }
 }
 

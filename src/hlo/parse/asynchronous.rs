@@ -1,5 +1,7 @@
 //! Asynchronous chains: async-start, async-update, async-done, and `slice-start` for a slice inside of them.
 
+use buffa::ProtoBox;
+
 use super::Parser;
 use super::attr::{Attr, AttrSet};
 use super::computation::Scope;
@@ -8,7 +10,7 @@ use super::error::{Failure, Result};
 use super::instruction::Draft;
 use super::opcode::Opcode;
 use crate::hlo::shape::is_tuple;
-use crate::proto::HloInstructionProto;
+use crate::proto::{HloInstructionProto, Shared};
 
 impl<'a> Parser<'a> {
     /// `slice-start(...)`: a computation around the operation, and the async-start that calls it.
@@ -23,7 +25,7 @@ impl<'a> Parser<'a> {
             Some([operands, result, ..]) if is_tuple(operands) => (operands.tuple_shapes.clone(), result.clone()),
             _ => return Err(wrong_shape(start)),
         };
-        let mut inner = Draft::new(wrapped.name.into(), start, wrapped, Some(result));
+        let mut inner = Draft::new(wrapped.name.into(), start, wrapped, Some(Shared::new(result)));
         inner.proto.operand_ids = (0..operand_shapes.len() as i64).collect();
         inner.check_operand_count()?;
         let own = AttrSet::of(&[Attr::AsyncExecutionThread, Attr::OutputToOperandAliasing]);

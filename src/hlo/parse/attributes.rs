@@ -254,10 +254,13 @@ impl<'a> Parser<'a> {
     /// A value of a protobuf enumeration, in lower or upper case, without the prefix that all its values share.
     fn enumeration<E: Enumeration + 'static>(&mut self, what: &str, prefix: &str) -> Result<EnumValue<E>> {
         let start = self.pos();
-        let word = self.word(&format!("a {what}"))?;
-        let name = word.to_ascii_uppercase();
-        let value = E::from_proto_name(&format!("{prefix}{name}")).or_else(|| E::from_proto_name(&name));
-        value.map(EnumValue::from).ok_or_else(|| {
+        let word = self.eat_word_of(what)?;
+        let named = |value: &&E| {
+            let name = value.proto_name();
+            name.eq_ignore_ascii_case(word)
+                || name.strip_prefix(prefix).is_some_and(|name| name.eq_ignore_ascii_case(word))
+        };
+        E::values().iter().find(named).map(|&value| value.into()).ok_or_else(|| {
             let upper = word.bytes().any(|byte| byte.is_ascii_uppercase());
             let spelled = |value: &E| {
                 let name = value.proto_name();
@@ -269,9 +272,17 @@ impl<'a> Parser<'a> {
         })
     }
 
+    fn eat_word_of(&mut self, what: &str) -> Result<&'a str> {
+        // The message is made up only where it is needed.
+        if self.peek_word().is_none() {
+            return Err(self.expected(&format!("a {what}")));
+        }
+        self.word(what)
+    }
+
     fn choice(&mut self, what: &str, choices: &[&str]) -> Result<String> {
         let start = self.pos();
-        let word = self.word(&format!("a {what}"))?;
+        let word = self.eat_word_of(what)?;
         if choices.contains(&word) {
             return Ok(word.to_owned());
         }

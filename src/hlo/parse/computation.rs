@@ -7,7 +7,7 @@ use super::error::{Failure, Result, hint};
 use super::{Map, Parser};
 use crate::hlo::shape::{compatible, is_tuple, text_without_layout};
 use crate::hlo::source::Places;
-use crate::proto::{HloComputationProto, HloInstructionProto, ProgramShapeProto, ShapeProto};
+use crate::proto::{HloComputationProto, HloInstructionProto, ProgramShapeProto, ShapeProto, Shared};
 
 /// The computation whose instructions are being read. Ids are indices until it is finished.
 #[derive(Default)]
@@ -16,8 +16,6 @@ pub(super) struct Scope<'a> {
     names: Vec<Cow<'a, str>>,
     /// Where the instructions stand.
     offsets: Vec<usize>,
-    /// The instructions' shapes as the text spells them; empty where it does not.
-    shape_texts: Vec<&'a str>,
     by_name: Map<&'a str, u32>,
     /// Tuple elements that operands such as `%tuple#0` have asked for.
     elements: Map<(u32, i64), u32>,
@@ -34,13 +32,20 @@ impl<'a> Scope<'a> {
         self.by_name.get(name).copied()
     }
 
-    pub(super) fn shape_text(&self, index: u32) -> &'a str {
-        self.shape_texts[index as usize]
-    }
-
-    /// Notes how the text spells an instruction's shape.
-    pub(super) fn set_shape_text(&mut self, index: u32, text: &'a str) {
-        self.shape_texts[index as usize] = text;
+    /// Forgets the computation and keeps the room, unless it is so large that clearing it takes longer than what a small
+    /// computation needs otherwise.
+    fn clear(&mut self) {
+        const KEPT: usize = 1 << 12;
+        if self.instructions.capacity() > KEPT {
+            *self = Scope::default();
+        }
+        self.by_name.clear();
+        self.elements.clear();
+        self.parameter_numbers.clear();
+        self.async_starts.clear();
+        self.offsets.clear();
+        self.root = None;
+        self.invents_parameters = false;
     }
 
     pub(super) fn shape(&self, index: u32) -> &ShapeProto {
@@ -78,19 +83,23 @@ impl<'a> Scope<'a> {
     }
 
     /// Adds an instruction that text cannot refer to yet; `start` is where the text asks for it.
+    #[inline]
     pub(super) fn push(&mut self, name: Cow<'a, str>, start: usize, mut instruction: HloInstructionProto) -> u32 {
         let index = self.instructions.len() as u32;
         instruction.id = index.into();
         self.instructions.push(instruction);
         self.names.push(name);
         self.offsets.push(start);
-        self.shape_texts.push("");
         index
+    }
+
+    pub(super) fn parameters(&self) -> usize {
+        self.parameter_numbers.len()
     }
 
     /// Adds the next parameter.
     pub(super) fn push_parameter(&mut self, name: Cow<'a, str>, start: usize, shape: ShapeProto) -> u32 {
-        let parameter_number = self.parameter_numbers.len() as i64;
+        let parameter_number = self.parameters() as i64;
         self.parameter_numbers.insert(parameter_number, ());
         let opcode = "parameter".to_owned();
         let parameter = HloInstructionProto { opcode, parameter_number, shape: shape.into(), ..Default::default() };
@@ -173,17 +182,17 @@ impl<'a> Parser<'a> {
 
     /// `(x: f32[2], y: s32[]) -> f32[2]`. What counts are the parameter instructions; of the signature XLA, too, checks
     /// the result only. Returns the result's place and shape.
-    fn signature(&mut self) -> Result<(usize, ShapeProto)> {
+    fn signature(&mut self) -> Result<(usize, Shared<ShapeProto>)> {
         self.list(b'(', b')', "parameters", |parser| {
             parser.name("a parameter")?;
             parser.eat(b':');
-            parser.shape()
+            parser.shared_shape()
         })?;
         if !self.eat_str("->") {
             return Err(self.expected("'->' after the parameters"));
         }
         let start = self.pos();
-        Ok((start, self.shape()?))
+        Ok((start, self.shared_shape()?))
     }
 
     fn check_result(&self, start: usize, name: &str, index: usize, declared: &ShapeProto) -> Result<()> {
@@ -198,6 +207,8 @@ impl<'a> Parser<'a> {
     /// A text that is one instruction: `f32[2] add(f32[2] %x, f32[2] %y)`. Returns the computation around it.
     pub(super) fn lone_instruction(&mut self) -> Result<usize> {
         let start = self.pos();
+        // Taken before the computations inside of the instruction get theirs.
+        let name = self.computation_names.unique("_".into());
         let mut scope = Scope { invents_parameters: true, ..Scope::default() };
         if self.at_shape() {
             scope.root = Some(self.right_hand_side(&mut scope, "_".into())?);
@@ -207,13 +218,15 @@ impl<'a> Parser<'a> {
         if self.peek().is_some() {
             return Err(self.expected("the end of the text after an instruction without a computation"));
         }
-        self.finish_computation(start, "_".into(), scope)
+        let index = self.finish_computation(start, "_".into(), scope)?;
+        self.computations[index].name = name;
+        Ok(index)
     }
 
     /// Instructions in braces, as a finished computation of this name. Returns its index.
     pub(super) fn instruction_list(&mut self, name: Cow<'a, str>) -> Result<usize> {
         let start = self.pos();
-        let mut scope = Scope::default();
+        let mut scope = std::mem::take(&mut self.spare);
         self.expect(b'{', "before the instructions")?;
         while !self.eat(b'}') {
             self.instruction(&mut scope)?;
@@ -221,19 +234,24 @@ impl<'a> Parser<'a> {
         self.finish_computation(start, name, scope)
     }
 
-    pub(super) fn finish_computation(&mut self, start: usize, name: Cow<'a, str>, scope: Scope<'a>) -> Result<usize> {
-        let mut instructions = scope.instructions;
-        let last =
-            instructions.len().checked_sub(1).ok_or_else(|| fail(start, "the computation has no instructions"))?;
+    pub(super) fn finish_computation(
+        &mut self,
+        start: usize,
+        name: Cow<'a, str>,
+        mut scope: Scope<'a>,
+    ) -> Result<usize> {
         let index = self.computations.len();
         let base = (index as i64) << 32;
-        for (instruction, name) in instructions.iter_mut().zip(scope.names) {
+        let root = scope.root.map(|root| root as usize).or(scope.instructions.len().checked_sub(1));
+        let root = root.ok_or_else(|| fail(start, "the computation has no instructions"))?;
+        for (instruction, name) in scope.instructions.iter_mut().zip(scope.names.drain(..)) {
             instruction.name = self.instruction_names.unique(name);
             instruction.id += base;
             instruction.operand_ids.iter_mut().for_each(|id| *id += base);
             instruction.control_predecessor_ids.iter_mut().for_each(|id| *id += base);
         }
-        let root = scope.root.map_or(last, |root| root as usize);
+        let mut instructions = Vec::with_capacity(scope.instructions.len());
+        instructions.append(&mut scope.instructions);
         let program_shape = program_shape(start, &instructions, root)?;
         self.computations.push(HloComputationProto {
             name: self.computation_names.unique(name),
@@ -243,7 +261,9 @@ impl<'a> Parser<'a> {
             instructions,
             ..Default::default()
         });
-        self.places.push(Places { name: start, instructions: scope.offsets });
+        self.places.push(Places { name: start, instructions: scope.offsets.as_slice().into() });
+        scope.clear();
+        self.spare = scope;
         Ok(index)
     }
 }

@@ -120,12 +120,13 @@ impl<'a> Cursor<'a> {
         Some(name)
     }
 
-    /// Eats what looks like a shape, up to the space behind it, and returns its text; gives up on very long ones.
+    /// Eats what looks like a shape with its layout and returns its text; gives up on very long ones.
     pub(super) fn eat_shape_text(&mut self) -> Option<&'a str> {
         /// A bound, because each operand of a hostile text may start what never ends.
         const LONGEST: usize = 1 << 12;
         let rest = self.rest();
         let rest = &rest[..rest.len().min(LONGEST)];
+        let through = |start: usize, byte| Some(start + rest[start..].iter().position(|&it| it == byte)? + 1);
         let length = if rest.first() == Some(&b'(') {
             let mut depth = 0usize;
             let end = rest.iter().position(|byte| {
@@ -139,11 +140,12 @@ impl<'a> Cursor<'a> {
             });
             end? + 1
         } else {
-            let word = self.peek_word()?.len();
-            if rest.get(word) != Some(&b'[') {
+            let word = rest.iter().position(|&byte| !byte.is_ascii_alphanumeric())?;
+            if rest[word] != b'[' {
                 return None;
             }
-            word + rest.get(word..)?.iter().position(|&byte| byte == b' ')?
+            let dimensions = through(word, b']')?;
+            if rest.get(dimensions) == Some(&b'{') { through(dimensions, b'}')? } else { dimensions }
         };
         let text = self.text.get(self.pos..self.pos + length);
         self.advance(length);

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use buffa::MessageField;
+
 use super::Parser;
 use super::attr::AttrSet;
 use super::computation::Scope;
@@ -10,7 +12,7 @@ use super::error::{Result, hint};
 use super::infer::infer;
 use super::opcode::{Opcode, Rule};
 use crate::hlo::shape::{compatible, leaves, text_without_layout};
-use crate::proto::{DotDimensionNumbers, HloInstructionProto, ShapeProto};
+use crate::proto::{DotDimensionNumbers, HloInstructionProto, ShapeProto, Shared};
 
 /// An instruction whose text is being read.
 pub(super) struct Draft<'a> {
@@ -19,7 +21,7 @@ pub(super) struct Draft<'a> {
     pub(super) start: usize,
     pub(super) opcode: &'static Opcode,
     /// The shape in the text.
-    pub(super) shape: Option<ShapeProto>,
+    pub(super) shape: Option<Shared<ShapeProto>>,
     /// The attributes in the text.
     pub(super) seen: AttrSet,
     pub(super) proto: HloInstructionProto,
@@ -30,15 +32,25 @@ pub(super) struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
+    #[inline]
     pub(super) fn new(
         name: Cow<'a, str>,
         start: usize,
         opcode: &'static Opcode,
-        shape: Option<ShapeProto>,
+        shape: Option<Shared<ShapeProto>>,
     ) -> Draft<'a> {
-        let proto = HloInstructionProto { opcode: opcode.name.to_owned(), ..Default::default() };
-        let (seen, called, dot) = (AttrSet::EMPTY, Vec::new(), DotDimensionNumbers::default());
-        Draft { name, start, opcode, shape, seen, proto, called, dot }
+        let mut draft = Draft {
+            name,
+            start,
+            opcode,
+            shape,
+            seen: AttrSet::EMPTY,
+            proto: HloInstructionProto::default(),
+            called: Vec::new(),
+            dot: DotDimensionNumbers::default(),
+        };
+        draft.proto.opcode = opcode.name.to_owned();
+        draft
     }
 
     pub(super) fn check_operand_count(&self) -> Result<()> {
@@ -71,16 +83,12 @@ impl<'a> Parser<'a> {
 
     /// Everything after `=`. Returns the instruction's index in its computation.
     pub(super) fn right_hand_side(&mut self, scope: &mut Scope<'a>, name: Cow<'a, str>) -> Result<u32> {
-        let start = self.pos();
         let shape = self.optional_shape()?;
-        let shape_text = self.text()[start..self.pos()].trim_ascii_end();
-        let index = self.operation(scope, Some(name), shape)?;
-        scope.set_shape_text(index, shape_text);
-        Ok(index)
+        self.operation(scope, Some(name), shape)
     }
 
-    fn optional_shape(&mut self) -> Result<Option<ShapeProto>> {
-        self.at_shape().then(|| self.shape()).transpose()
+    fn optional_shape(&mut self) -> Result<Option<Shared<ShapeProto>>> {
+        self.at_shape().then(|| self.shared_shape()).transpose()
     }
 
     /// An instruction from its opcode on. One without a name is written in place of an operand; it has no attributes
@@ -89,7 +97,7 @@ impl<'a> Parser<'a> {
         &mut self,
         scope: &mut Scope<'a>,
         name: Option<Cow<'a, str>>,
-        shape: Option<ShapeProto>,
+        shape: Option<Shared<ShapeProto>>,
     ) -> Result<u32> {
         let start = self.pos();
         let (opcode, wrapped) = self.opcode()?;
@@ -121,7 +129,7 @@ impl<'a> Parser<'a> {
         // What the draft holds is large; it is moved once, to its place in the computation.
         let Draft { start, opcode, ref mut shape, ref mut proto, .. } = draft;
         proto.shape = match shape.take() {
-            Some(shape) => shape.into(),
+            Some(shape) => MessageField::from_pointer(shape),
             None => self.inferred_shape(scope, start, opcode, proto)?.into(),
         };
         if let Some(sharding) = proto.sharding.take() {
@@ -208,9 +216,13 @@ impl<'a> Parser<'a> {
             }
             Rule::Constant => {
                 self.expect(b'(', "after the opcode")?;
-                let Some(shape) = &draft.shape else {
+                let Some(shape) = &mut draft.shape else {
                     return Err(fail(draft.start, "the shape of a constant cannot be left out"));
                 };
+                // XLA takes the layout from the literal, and literals are never packed.
+                if shape.layout.element_size_in_bits != 0 {
+                    shape.layout.get_or_insert_default().element_size_in_bits = 0;
+                }
                 draft.proto.literal = self.literal(shape)?.into();
                 self.expect(b')', "after the constant")
             }
@@ -244,10 +256,12 @@ impl<'a> Parser<'a> {
         while self.eat(b'#') {
             let start = self.pos();
             let element = self.integer()?;
+            self.charge(start, name.len() / 64)?;
             index = scope.tuple_element(start, index, element)?;
             self.charge(start, shape_cost(scope.shape(index)))?;
         }
         if let Some(declared) = shape
+            && !std::ptr::eq(&*declared, scope.shape(index))
             && !compatible(&declared, scope.shape(index))
         {
             let (declared, actual) = (text_without_layout(&declared), text_without_layout(scope.shape(index)));
@@ -256,24 +270,19 @@ impl<'a> Parser<'a> {
         Ok(index)
     }
 
-    /// Eats a name, or a shape and a name if the shape is spelled as in the definition of the name: it need not be read
-    /// again then.
+    /// Eats a name that is known and no more than that.
     fn usual_operand(&mut self, scope: &Scope<'a>) -> Option<u32> {
         let mut ahead = self.cursor;
-        let shape = ahead.eat_shape_text();
         let name = ahead.eat_name()?;
-        let index = scope.find(name)?;
-        let known = (ahead.at(b',') || ahead.at(b')')) && shape.is_none_or(|shape| shape == scope.shape_text(index));
-        known.then(|| {
-            self.cursor = ahead;
-            index
-        })
+        let index = if ahead.at(b',') || ahead.at(b')') { scope.find(name)? } else { return None };
+        self.cursor = ahead;
+        Some(index)
     }
 
     /// An operand of a lone instruction: the first mention of a name, or a shape without one, is a parameter.
     fn operand_or_parameter(&mut self, scope: &mut Scope<'a>, shape: &ShapeProto) -> Result<u32> {
         if self.at(b',') || self.at(b')') {
-            return Ok(scope.push_parameter("parameter.anon".into(), self.pos(), shape.clone()));
+            return Ok(scope.push_parameter(format!("_{}", scope.parameters()).into(), self.pos(), shape.clone()));
         }
         let start = self.pos();
         let name = self.name("an operand")?;

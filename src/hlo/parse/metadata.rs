@@ -34,8 +34,10 @@ impl<'a> Parser<'a> {
                     let payload_source = Some(payload::PayloadSource::Value(value));
                     metadata.metadata_payload = Payload { payload_source, ..Default::default() }.into();
                 }
+                "profile_type" => {
+                    metadata.profile_type = self.list(b'{', b'}', "profile types", |parser| parser.integer_i32())?;
+                }
                 // XLA no longer has these, older texts do.
-                "profile_type" => drop(self.integers()?),
                 "logical_creation_pass_id" | "size_of_generated_code_in_bytes" => drop(self.integer()?),
                 other => {
                     const FIELDS: [&str; 9] = [

@@ -18,6 +18,7 @@ mod window;
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 
+use computation::Scope;
 use cursor::{Cursor, fail};
 use error::Result;
 use foldhash::fast::RandomState;
@@ -25,7 +26,7 @@ use names::UniqueNames;
 
 use super::source::Places;
 use super::{HloModule, attr, infer, opcode};
-use crate::proto::HloComputationProto;
+use crate::proto::{HloComputationProto, ShapeProto, Shared};
 
 pub use error::ParseError;
 
@@ -62,6 +63,10 @@ struct Parser<'a> {
     computation_by_name: Map<&'a str, usize>,
     computation_names: UniqueNames<'a>,
     instruction_names: UniqueNames<'a>,
+    /// Room that finished computations have left behind for the next one.
+    spare: Scope<'a>,
+    /// The shapes of instructions, by their text.
+    shapes: Map<&'a str, Shared<ShapeProto>>,
     elided: literal::Elided,
     /// Parts that may still be copied, so that a short text cannot ask for a large module.
     copies_left: usize,
@@ -76,7 +81,10 @@ impl<'a> Parser<'a> {
             places: Vec::new(),
             computation_by_name: Map::default(),
             computation_names: UniqueNames::default(),
-            instruction_names: UniqueNames::default(),
+            // Real texts have 50 to 200 bytes for an instruction.
+            instruction_names: UniqueNames::with_capacity(text.len() / 64),
+            spare: Scope::default(),
+            shapes: Map::default(),
             elided: literal::Elided::default(),
             copies_left: text.len() / 4 + COPIES,
         }

@@ -6,6 +6,7 @@ use super::Parser;
 use super::cursor::fail;
 use super::error::{Result, hint_or};
 use super::window::unknown_field;
+use crate::hlo::shape::row_major;
 use crate::hlo::{HloModule, ModuleConfig, Source};
 use crate::proto::hlo_buffer_donor_proto::BufferDonorEntryProto;
 use crate::proto::hlo_input_output_alias_proto::AliasEntryProto;
@@ -13,7 +14,7 @@ use crate::proto::hlo_schedule_proto::{InstructionSequence, SequencesEntry};
 use crate::proto::stack_frame_index_proto::{FileLocation, StackFrame};
 use crate::proto::{
     HloBufferDonorProto, HloComputationProto, HloInputOutputAliasProto, HloModuleProto, HloScheduleProto, Kind,
-    ProgramShapeProto, StackFrameIndexProto,
+    LayoutProto, ProgramShapeProto, ShapeProto, StackFrameIndexProto,
 };
 
 const HEADER_ATTRIBUTES: [&str; 12] = [
@@ -55,10 +56,16 @@ impl<'a> Parser<'a> {
         proto.entry_computation_name = entry.name.clone();
         proto.entry_computation_id = entry.id;
         if !has_header {
-            proto.name = format!("module_{}", entry.name);
+            proto.name = if lone { entry.name.clone() } else { format!("module_{}", entry.name) };
         }
         if proto.host_program_shape.is_unset() {
             proto.host_program_shape = entry.program_shape.clone();
+            if lone {
+                // Its arguments and its result are laid out as if the text did not say.
+                let shape = proto.host_program_shape.get_or_insert_default();
+                shape.parameters.iter_mut().for_each(lay_out_row_major);
+                lay_out_row_major(shape.result.get_or_insert_default());
+            }
         }
         let shape = proto.host_program_shape.get_or_insert_default();
         shape.parameter_names = (0..shape.parameters.len()).map(|number| format!("p{number}")).collect();
@@ -73,7 +80,11 @@ impl<'a> Parser<'a> {
     /// Without a header, a shape or a name and `=` start an instruction rather than a computation.
     fn at_lone_instruction(&self) -> bool {
         let mut ahead = self.cursor;
-        self.at_shape() || (ahead.name("").is_ok() && ahead.at(b'='))
+        let mut name = ahead.eat_name();
+        if name == Some("ROOT") && !ahead.at(b'=') {
+            name = ahead.eat_name();
+        }
+        self.at_shape() || (name.is_some() && ahead.at(b'='))
     }
 
     /// Returns the index of the entry computation: the one marked so, else the last one.
@@ -250,6 +261,14 @@ impl<'a> Parser<'a> {
 }
 
 /// The order of the text. Fusions have no schedule of their own.
+fn lay_out_row_major(shape: &mut ShapeProto) {
+    if let Some(layout) = shape.layout.as_option_mut() {
+        let element_size_in_bits = layout.element_size_in_bits;
+        *layout = LayoutProto { element_size_in_bits, ..row_major(shape.dimensions.len()) };
+    }
+    shape.tuple_shapes.iter_mut().for_each(lay_out_row_major);
+}
+
 fn schedule(computations: &[HloComputationProto]) -> HloScheduleProto {
     let sequences = computations.iter().filter(|computation| !computation.is_fusion_computation).map(|computation| {
         let instruction_ids = computation.instructions.iter().map(|instruction| instruction.id).collect();

@@ -15,6 +15,10 @@ pub(super) struct UniqueNames<'a> {
 }
 
 impl<'a> UniqueNames<'a> {
+    pub(super) fn with_capacity(names: usize) -> UniqueNames<'a> {
+        UniqueNames { used: Map::with_capacity_and_hasher(names, Default::default()), next: Map::default() }
+    }
+
     pub(super) fn unique(&mut self, name: Cow<'a, str>) -> String {
         let name = sanitized(name);
         let (stem, given) = split_number(&name);

@@ -1,11 +1,13 @@
 //! Shapes and layouts.
 
+use buffa::ProtoBox;
+
 use super::Parser;
 use super::cursor::fail;
 use super::error::{Result, hint};
 use crate::dtype::DType;
 use crate::hlo::shape::{is_permutation, row_major};
-use crate::proto::{LayoutProto, PrimitiveType, ShapeProto, SplitConfigProto, TileProto};
+use crate::proto::{LayoutProto, PrimitiveType, ShapeProto, Shared, SplitConfigProto, TileProto};
 
 /// XLA's mark of a dimension without bound, written `?`.
 const UNBOUNDED: i64 = i64::MIN;
@@ -24,6 +26,22 @@ impl<'a> Parser<'a> {
             Some(_) => self.word_is_followed_by(b'['),
             None => false,
         }
+    }
+
+    /// A shape that may have been spelled the same before: it is read once then.
+    pub(super) fn shared_shape(&mut self) -> Result<Shared<ShapeProto>> {
+        let mut ahead = self.cursor;
+        // What follows may still belong to the shape if it opens a layout.
+        if let Some(text) = ahead.eat_shape_text().filter(|_| !ahead.at(b'{'))
+            && let Some(shape) = self.shapes.get(text)
+        {
+            self.cursor = ahead;
+            return Ok(shape.clone());
+        }
+        let start = self.pos();
+        let shape = Shared::new(self.shape()?);
+        self.shapes.insert(self.text()[start..self.pos()].trim_ascii_end(), shape.clone());
+        Ok(shape)
     }
 
     /// A shape; an array without a layout gets the row-major one.

@@ -61,8 +61,9 @@ pub(super) fn conditional(site: &Site) -> Check {
     Ok(())
 }
 
-/// The partitioner's own calls, which change the sharding of one array.
-const RESHARDING: [&str; 3] = ["Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"];
+/// The partitioners' own calls, which change the sharding of one array.
+const RESHARDING: [&str; 4] =
+    ["Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.FuncResultSharding"];
 
 pub(super) fn custom_call(site: &Site) -> Check {
     let instruction = site.instruction;

@@ -24,8 +24,9 @@ pub(super) fn check(site: &Site, replicas: i64, partitions: i64) -> Check {
 /// a predecessor. Scheduled modules are past them.
 pub(super) fn check_order(site: &Site) -> Check {
     for before in &site.control_predecessors {
-        let replaced = matches!(before.opcode.as_str(), "bitcast-convert" | "scatter");
+        let replaced = matches!(before.opcode.as_str(), "bitcast-convert" | "gather" | "scatter");
         ensure!(!replaced, "'{}', a {}, cannot be its control predecessor", before.name, before.opcode);
+        ensure!(site.instruction.opcode != "gather", "a gather cannot have a control predecessor, '{}'", before.name);
     }
     if !matches!(site.instruction.opcode.as_str(), "call" | "conditional") {
         return Ok(());

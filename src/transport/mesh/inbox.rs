@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 
+use crate::bulk_copy;
 use crate::transport::{EAGER_LIMIT, Segment, Tag, TransportError, shm};
 
 use super::frame::{HEADER_LEN, Header, Kind};
@@ -32,8 +33,8 @@ pub(in crate::transport) trait Source {
     /// Gives up `count` of the available bytes.
     fn consume(&mut self, count: usize);
 
-    /// Takes bytes to where they belong, as many as have arrived.
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize>;
+    /// Takes bytes to where they belong, as many as have arrived; past the caches if that `is_large`.
+    fn read(&mut self, into: &mut [u8], is_large: bool) -> io::Result<usize>;
 }
 
 impl Source for shm::Reader {
@@ -45,10 +46,10 @@ impl Source for shm::Reader {
         shm::Reader::consume(self, count);
     }
 
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+    fn read(&mut self, into: &mut [u8], is_large: bool) -> io::Result<usize> {
         let available = shm::Reader::available(self)?;
         let count = available.len().min(into.len());
-        into[..count].copy_from_slice(&available[..count]);
+        bulk_copy::copy(&mut into[..count], &available[..count], is_large);
         self.consume(count);
         Ok(count)
     }
@@ -347,7 +348,7 @@ impl Incoming {
                         continue;
                     }
                     // SAFETY: posted as valid and untouched until settled, which changes this state.
-                    let count = source.read(&mut unsafe { segment.bytes_mut() }[*offset..])?;
+                    let count = source.read(&mut unsafe { segment.bytes_mut() }[*offset..], segment.is_large())?;
                     *offset += count;
                     count
                 }
@@ -355,7 +356,7 @@ impl Incoming {
                     if *filled == bytes.len() {
                         return Ok(true);
                     }
-                    let count = source.read(&mut bytes[*filled..])?;
+                    let count = source.read(&mut bytes[*filled..], false)?;
                     *filled += count;
                     count
                 }

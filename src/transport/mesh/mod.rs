@@ -125,6 +125,11 @@ impl Transport for Mesh {
         self.peer(from).is_ok_and(|peer| peer.arrives_soon(&tag))
     }
 
+    fn depth(&self, to: u32) -> usize {
+        // A ring is best reread while it is in the cache; the system's buffers take some MiB.
+        if self.peer(to).is_ok_and(Peer::shares_memory) { 1 } else { 8 }
+    }
+
     fn abort(&self, reason: &str) {
         // Also where a peer has ended the job: its own word may not reach everyone before ours breaks off.
         let _ = self.shared.end(TransportError::Aborted { reason: reason.to_owned() });

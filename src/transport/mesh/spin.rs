@@ -5,8 +5,12 @@ use std::hint::spin_loop;
 use std::thread::{available_parallelism, yield_now};
 use std::time::{Duration, Instant};
 
-/// How long to look where every process has a core.
-const PATIENCE: Duration = Duration::from_micros(40);
+/// How long to look without a pause where every process has a core.
+const PATIENCE: Duration = Duration::from_micros(5);
+
+/// How long to go on after that while others may have the core: the system may have put who is waited for on the same
+/// one, and does not part two that mostly sleep.
+const COURTESY: Duration = Duration::from_micros(500);
 
 /// Looks between two looks at the clock.
 const LOOKS: usize = 50;
@@ -23,7 +27,7 @@ pub(in crate::transport) struct Spin {
 /// One wait.
 pub(in crate::transport) struct Spinning {
     crowded: bool,
-    until: Option<Instant>,
+    since: Option<Instant>,
     yields: usize,
     over: bool,
 }
@@ -35,7 +39,7 @@ impl Spin {
     }
 
     pub fn begin(self) -> Spinning {
-        Spinning { crowded: self.crowded, until: None, yields: 0, over: false }
+        Spinning { crowded: self.crowded, since: None, yields: 0, over: false }
     }
 }
 
@@ -62,7 +66,11 @@ impl Spinning {
             spin_loop();
         }
         let now = Instant::now();
-        self.over = now >= *self.until.get_or_insert(now + PATIENCE);
+        let since = *self.since.get_or_insert(now);
+        if now >= since + PATIENCE {
+            yield_now();
+            self.over = now >= since + PATIENCE + COURTESY;
+        }
         true
     }
 }

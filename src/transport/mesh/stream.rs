@@ -56,7 +56,7 @@ impl Source for StreamReader {
         self.start += count;
     }
 
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+    fn read(&mut self, into: &mut [u8], _is_large: bool) -> io::Result<usize> {
         if self.start == self.end && into.len() >= BUFFER_LEN {
             return receive(&self.stream, into);
         }

@@ -8,6 +8,7 @@ use mpi::ffi::MPI_Request;
 use mpi::request::{Request, StaticScope};
 use mpi::traits::{Communicator, Destination, Equivalence, Source as _};
 
+use crate::bulk_copy;
 use crate::transport::EAGER_LIMIT;
 use crate::transport::mesh::frame::HEADER_LEN;
 use crate::transport::mesh::inbox::Source;
@@ -209,10 +210,10 @@ impl Source for Received {
         self.consumed += count;
     }
 
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+    fn read(&mut self, into: &mut [u8], is_large: bool) -> io::Result<usize> {
         let available = self.available(1)?;
         let count = available.len().min(into.len());
-        into[..count].copy_from_slice(&available[..count]);
+        bulk_copy::copy(&mut into[..count], &available[..count], is_large);
         self.consume(count);
         Ok(count)
     }

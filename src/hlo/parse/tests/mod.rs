@@ -142,6 +142,15 @@ fn a_lone_instruction_is_a_module() {
     let opcodes: Vec<&str> = entry.instructions.iter().map(|instruction| instruction.opcode.as_str()).collect();
     assert_eq!(opcodes, ["parameter", "parameter", "fusion"]);
     assert!(module.proto.computations[0].is_fusion_computation);
+    let names: Vec<&str> = entry.instructions.iter().map(|instruction| instruction.name.as_str()).collect();
+    assert_eq!(names, ["p0", "_1", "fusion"]);
+    let computations: Vec<&str> =
+        module.proto.computations.iter().map(|computation| computation.name.as_str()).collect();
+    assert_eq!((module.proto.name.as_str(), computations), ("_", vec!["_.1", "_"]));
+    let transposed = self::module("ROOT t = s4[2,3]{0,1:E(4)} negate(s4[2,3]{0,1:E(4)} p)").proto.host_program_shape;
+    for shape in [&transposed.parameters[0], &*transposed.result] {
+        assert_eq!(text_with_layout(shape), "s4[2,3]{1,0:E(4)}");
+    }
 }
 
 #[test]

@@ -383,6 +383,7 @@ fn calls() {
         "ROOT r = f32[4] fusion(m), kind=kLoop, calls=twice",
         "ROOT r = f32[4] fusion(), kind=kLoop, calls=twice",
         "ROOT r = f32[4] custom-call(x, x), custom_call_target=\"Sharding\", sharding={replicated}",
+        "ROOT r = f32[4] custom-call(x, x), custom_call_target=\"xla.sdy.FuncResultSharding\"",
         "ROOT r = f32[4] custom-call(x), custom_call_target=\"t\", output_to_operand_aliasing={{}: (1, {})}",
         "ROOT r = f32[4] custom-call(x), custom_call_target=\"t\", output_to_operand_aliasing={{0}: (0, {})}",
         "ROOT r = f32[4] custom-call(m), custom_call_target=\"t\", output_to_operand_aliasing={{}: (0, {})}",
@@ -406,6 +407,8 @@ fn calls() {
         'twice' has 1 parameters, and 0 are passed
     ROOT r = f32[4] custom-call(x, x), custom_call_target="Sharding", sharding={replicated}
         a call of Sharding has 1 operand, and this one 2
+    ROOT r = f32[4] custom-call(x, x), custom_call_target="xla.sdy.FuncResultSharding"
+        a call of xla.sdy.FuncResultSharding has 1 operand, and this one 2
     ROOT r = f32[4] custom-call(x), custom_call_target="t", output_to_operand_aliasing={{}: (1, {})}
         output_to_operand_aliasing names the part {} of operand 1, which is not there
     ROOT r = f32[4] custom-call(x), custom_call_target="t", output_to_operand_aliasing={{0}: (0, {})}

@@ -99,11 +99,17 @@ fn the_module_agrees_with_its_entry() {
 #[test]
 fn control_dependencies_that_xla_loses_are_refused() {
     insta::assert_snapshot!(
-        messages(["c = u16[4,2] bitcast-convert(x)\n ROOT r = f32[4] negate(x), control-predecessors={c}"]),
+        messages([
+            "c = u16[4,2] bitcast-convert(x)\n ROOT r = f32[4] negate(x), control-predecessors={c}",
+            "ROOT g = f32[4] gather(m, i), offset_dims={0}, collapsed_slice_dims={0}, start_index_map={0}, \
+             index_vector_dim=0, slice_sizes={1,4}, control-predecessors={x}",
+        ]),
         @r"
     c = u16[4,2] bitcast-convert(x)
      ROOT r = f32[4] negate(x), control-predecessors={c}
         'c', a bitcast-convert, cannot be its control predecessor
+    ROOT g = f32[4] gather(m, i), offset_dims={0}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=0, slice_sizes={1,4}, control-predecessors={x}
+        a gather cannot have a control predecessor, 'x.2'
     "
     );
     let text = "HloModule m
