@@ -35,6 +35,7 @@
 
 pub mod bench;
 mod bulk_copy;
+pub mod cluster;
 pub mod collective;
 pub mod dtype;
 pub mod hlo;

@@ -209,7 +209,6 @@ fn wrong_usage() {
     let program = files.with("add.hlo", ADD);
     fails(&files, &spmd_run(["--repaet", "3", &program]), 2, &["--repaet", "'--repeat'"]);
     fails(&files, &spmd_run(["--hosts", "a,b", &program]), 2, &["--hosts is not part of this version"]);
-    fails(&files, &spmd_run(["--transport", "mpi", &program]), 2, &["--transport mpi is not part of this version"]);
     fails(&files, &spmd_run(["status"]), 2, &["status is not part of this version"]);
     fails(&files, &spmd_run(["-n", "0", &program]), 2, &["--processes", "0 is not in 1..=65536"]);
     fails(&files, &spmd_run(["--fill", "noise", &program]), 2, &["noise", "zeros"]);

@@ -9,6 +9,7 @@ use spmd_run::host_array::{Fill, HostArray};
 use spmd_run::launch::{ControllerEnv, LocalJob, Outcome, local};
 use spmd_run::rendezvous::{JoinOptions, Rendezvous};
 use spmd_run::runtime::{Arguments, DataPlaneOptions, Executable, Plan, Runtime, World};
+use spmd_run::transport::Carrier;
 use spmd_run::transport::mesh::Choice;
 
 const STEPS: &str = "SPMD_TEST_SOAK_STEPS";
@@ -91,7 +92,7 @@ fn controller_process() {
     };
     let world = World::of(Rendezvous::join(join).unwrap(), LONG);
     let transport = if transport == "tcp" { Choice::Tcp } else { Choice::Shm };
-    let data_plane = DataPlaneOptions { transport, ..DataPlaneOptions::default() };
+    let data_plane = DataPlaneOptions { transport: Carrier::Mesh(transport), ..DataPlaneOptions::default() };
     let plugin = std::env::var_os("PJRT_PLUGIN_LIBRARY_PATH").expect("set PJRT_PLUGIN_LIBRARY_PATH to a CPU plugin");
     let runtime = Runtime::open(world, &PathBuf::from(plugin), PLAN.devices_per_process, data_plane).unwrap();
     let program = hlo::load(PROGRAM.as_bytes(), "soak").unwrap();

@@ -1,5 +1,7 @@
 //! Why a command ended without success, and the exit code that says so.
 
+use std::io::Write;
+
 use spmd_run::bench::BenchError;
 use spmd_run::plugins::FindError;
 use spmd_run::runtime::RuntimeError;
@@ -45,7 +47,9 @@ impl Failure {
     /// Prints the message to standard error and returns the exit code.
     pub fn report(self) -> u8 {
         if let Some(error) = &self.error {
-            eprintln!("error: {}", with_causes(error));
+            // In one piece, as other processes write to the same stream.
+            let line = format!("error: {}\n", with_causes(error));
+            let _ = std::io::stderr().write_all(line.as_bytes());
         }
         self.code
     }

@@ -1,16 +1,19 @@
 //! Options that every command with controller processes takes, and who this process is under them.
 
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use spmd_run::cluster::{self, Detected, Environment, host};
 use spmd_run::launch::{self, ControllerEnv, LocalJob};
 use spmd_run::rendezvous::{self, Abort, JobToken, JoinError, JoinOptions, Rendezvous};
 use spmd_run::runtime::{DataPlaneOptions, World};
+use spmd_run::transport::Carrier;
 use spmd_run::transport::mesh::Choice;
 
+use super::mpi::{self, Meeting, Session};
 use super::{Failure, exit};
 
 #[derive(Args)]
@@ -32,16 +35,21 @@ pub struct JobOptions {
     transport: Transport,
 
     /// Join the job whose process 0 listens at this address (started by hand, with --process-id and -n)
-    #[arg(long, value_name = "HOST:PORT", requires = "process_id", requires = "processes")]
+    #[arg(long, value_name = "HOST:PORT")]
     coordinator: Option<String>,
 
     /// This process's index in a job started by hand
-    #[arg(long, value_name = "I", requires = "coordinator", allow_negative_numbers = true)]
+    #[arg(long, value_name = "I", allow_negative_numbers = true)]
     process_id: Option<u32>,
 
-    /// File with the secret that all processes of a job started by hand share [default: $SPMD_JOB_TOKEN]
-    #[arg(long, value_name = "FILE", requires = "coordinator")]
+    /// File with the secret that all processes of a job started by hand or by a scheduler share [default:
+    /// $SPMD_JOB_TOKEN]
+    #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+
+    /// Whether to join the job of the scheduler that started this process (mpirun, Slurm, torchrun, …)
+    #[arg(long, value_enum, default_value = "auto")]
+    cluster: Cluster,
 
     /// Seconds until all processes must have joined
     #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds, allow_negative_numbers = true)]
@@ -64,8 +72,13 @@ enum Transport {
     Auto,
     Tcp,
     Shm,
-    #[value(hide = true)]
     Mpi,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Cluster {
+    Auto,
+    None,
 }
 
 /// Options whose names are taken, so that they get a better answer than "unknown flag".
@@ -93,8 +106,8 @@ pub enum Membership {
     Alone,
     /// The job has several, of which the launcher started this one.
     Launched(JoinOptions),
-    /// The job has several, of which someone started this one by hand.
-    ByHand(JoinOptions),
+    /// The job has several, of which someone started this one by hand, or a scheduler did.
+    ByHand(JoinOptions, Option<Session>),
 }
 
 impl JobOptions {
@@ -120,16 +133,115 @@ impl JobOptions {
         if let (Some(coordinator), Some(process_index), Some(process_count)) =
             (&self.coordinator, self.process_id, self.processes)
         {
+            if self.transport == Transport::Mpi {
+                return Err(Failure::usage(
+                    "--transport mpi: MPI knows which process this is: leave --process-id and -n out, and start with mpirun",
+                ));
+            }
             let host_coordinator =
                 if process_index == 0 { Some(rendezvous::listen(coordinator).map_err(join_failure)?) } else { None };
-            return Ok(Role::Controller(Membership::ByHand(JoinOptions {
+            let options = JoinOptions {
                 host_coordinator,
                 token: self.token()?,
                 ..JoinOptions::new(coordinator.clone(), process_index, process_count, self.rendezvous_timeout)
-            })));
+            };
+            return Ok(Role::Controller(Membership::ByHand(options, None)));
         }
-        // A single controller has a launcher too, which is there to tell the story when a plugin ends the process.
-        Ok(Role::Launcher { processes: self.processes.unwrap_or(1) })
+        let detected = match self.cluster {
+            Cluster::Auto => cluster::detect(&Environment::of_process()).map_err(Failure::wrong_usage)?,
+            Cluster::None => None,
+        };
+        match detected {
+            Some(detected) if detected.process_count != Some(1) => Ok(Role::Controller(self.join(detected)?)),
+            single => self.launch_here(single.as_ref()),
+        }
+    }
+
+    /// A single controller has a launcher too, which is there to tell the story when a plugin ends the process.
+    fn launch_here(&self, single: Option<&Detected>) -> Result<Role, Failure> {
+        let processes = self.processes.unwrap_or(1);
+        let of_job = [
+            ("--coordinator", self.coordinator.is_some()),
+            ("--process-id", self.process_id.is_some()),
+            ("--token-file", self.token_file.is_some()),
+        ];
+        if let Some((option, _)) = of_job.iter().find(|(_, given)| *given) {
+            return Err(Failure::usage(format!(
+                "{option}: no scheduler started this process, and joining by hand needs all of --coordinator, \
+                 --process-id and -n"
+            )));
+        }
+        if self.transport == Transport::Mpi && processes > 1 {
+            return Err(Failure::usage(format!(
+                "--transport mpi: MPI did not start this process: mpirun -n {processes} spmd-run … without -n"
+            )));
+        }
+        if let Some(single) = single.filter(|_| processes > 1) {
+            tracing::info!("{} started one process: -n {processes} starts {processes} on this host", single.scheduler);
+        }
+        Ok(Role::Launcher { processes })
+    }
+
+    /// Takes this process's place in the job of a scheduler.
+    fn join(&self, mut detected: Detected) -> Result<Membership, Failure> {
+        let scheduler = detected.scheduler;
+        let process_index = detected.process_index;
+        let process_count = match (detected.process_count, self.processes) {
+            (Some(there), Some(asked)) if there != asked => {
+                return Err(Failure::usage(format!(
+                    "-n {asked}: {scheduler} started {there} processes: leave -n out, or give --cluster none to start \
+                     {asked} processes here"
+                )));
+            }
+            (Some(count), _) | (None, Some(count)) => count,
+            (None, None) => {
+                return Err(Failure::usage(format!(
+                    "{scheduler} started this process and does not tell how many there are: give -n, or --cluster none \
+                     to run here alone"
+                )));
+            }
+        };
+        if let Some(asked) = self.process_id.filter(|&asked| asked != process_index) {
+            return Err(Failure::usage(format!(
+                "--process-id {asked}: {scheduler} says that this is process {process_index}: leave it out"
+            )));
+        }
+        if let Some(coordinator) = &self.coordinator {
+            detected.coordinator = Ok(coordinator.clone());
+        }
+        let is_given = self.coordinator.is_some();
+        let token = self.token()?.or(detected.token.take());
+        let Meeting { host_coordinator, token, session } =
+            mpi::meet(&mut detected, is_given, self.transport == Transport::Mpi, token)?;
+        let coordinator = detected.coordinator.clone().map_err(|reason| {
+            Failure::usage(format!("{scheduler} started this process, {reason}: give --coordinator HOST:PORT"))
+        })?;
+        let host_coordinator = match (host_coordinator, process_index) {
+            (None, 0) => {
+                let is_shared = token.is_some() && !detected.on_one_host();
+                Some(listen_for_peers(&coordinator, is_shared).map_err(join_failure)?)
+            }
+            (listener, _) => listener,
+        };
+        if process_index == 0 {
+            tracing::info!("{detected}");
+        } else {
+            tracing::debug!("{detected}");
+        }
+        let options = JoinOptions {
+            host_coordinator,
+            token,
+            ..JoinOptions::new(coordinator, process_index, process_count, self.rendezvous_timeout)
+        };
+        Ok(Membership::ByHand(options, session))
+    }
+
+    fn mesh_choice(&self) -> Choice {
+        match self.transport {
+            Transport::Tcp => Choice::Tcp,
+            Transport::Shm => Choice::Shm,
+            Transport::Auto | Transport::Mpi => Choice::Auto,
+        }
     }
 
     fn token(&self) -> Result<Option<JobToken>, Failure> {
@@ -142,11 +254,16 @@ impl JobOptions {
     }
 
     fn refuse_later_options(&self) -> Result<(), Failure> {
+        if self.transport == Transport::Mpi && !cfg!(feature = "mpi") {
+            return Err(Failure::usage(
+                "--transport mpi: this spmd-run was built without MPI: build it with `cargo install --path . --features \
+                 mpi`, which needs an MPI library and libclang (Debian: libopenmpi-dev, libclang-dev)",
+            ));
+        }
         let later = [
             ("--hosts", self.later.hosts.is_some()),
             ("--hostfile", self.later.hostfile.is_some()),
             ("--slices", self.later.slices.is_some()),
-            ("--transport mpi", self.transport == Transport::Mpi),
         ];
         match later.iter().find(|(_, given)| *given) {
             Some((option, _)) => Err(Failure::usage(format!("{option} is not part of this version"))),
@@ -162,28 +279,31 @@ impl Membership {
         job: &JobOptions,
         part: impl FnOnce(World, DataPlaneOptions) -> Result<u8, Failure>,
     ) -> Result<u8, Failure> {
-        let (options, launched) = match self {
+        let (options, launched, session) = match self {
             Membership::Alone => {
                 watch_time(job.timeout, World::alone(), false);
                 return part(World::alone(), DataPlaneOptions::default());
             }
-            Membership::Launched(options) => (options, true),
-            Membership::ByHand(options) => (options, false),
+            Membership::Launched(options) => (options, true, None),
+            Membership::ByHand(options, session) => (options, false, session),
         };
+        let towards_coordinator = address_towards(&options.coordinator);
+        let secret = options.token.as_ref().map(|token| token.derive_key("spmd-run 2026 data plane"));
+        let rendezvous = Rendezvous::join(options).map_err(join_failure)?;
+        let on_several_hosts = rendezvous.hosts().iter().any(|host| Some(host) != rendezvous.hosts().first());
+        // Strangers may knock at an address that other hosts reach.
+        let is_hidden = towards_coordinator.is_loopback() && on_several_hosts && secret.is_some();
         let data_plane = DataPlaneOptions {
-            address: address_towards(&options.coordinator),
-            secret: options.token.as_ref().map_or([0; 32], |token| token.derive_key("spmd-run 2026 data plane")),
-            transport: match job.transport {
-                Transport::Tcp => Choice::Tcp,
-                Transport::Shm => Choice::Shm,
-                Transport::Auto | Transport::Mpi => Choice::Auto,
-            },
+            address: if is_hidden { host::address_for_peers() } else { towards_coordinator },
+            secret: secret.unwrap_or([0; 32]),
+            transport: session.as_ref().map_or(Carrier::Mesh(job.mesh_choice()), mpi::carrier),
         };
-        let world = World::of(Rendezvous::join(options).map_err(join_failure)?, job.stall_timeout);
+        let world = World::of(rendezvous, job.stall_timeout);
         watch_time(job.timeout, world.clone(), launched);
         leave_when_aborted(&world, launched);
         let code = part(world.clone(), data_plane).and_then(|code| {
             world.shutdown().map_err(Failure::peer)?;
+            session.iter().for_each(mpi::finish);
             Ok(code)
         });
         code.map_err(|failure| match world.abort(&failure.message()) {
@@ -225,10 +345,24 @@ fn advice(outcome: &launch::Outcome) -> &'static str {
     }
 }
 
-fn join_failure(error: JoinError) -> Failure {
+pub(super) fn join_failure(error: JoinError) -> Failure {
     match error {
         JoinError::Options(_) => Failure::wrong_usage(error),
         _ => Failure::peer(error),
+    }
+}
+
+/// Opens the coordinator's socket. A host's name often leads to a loopback address on that host itself, where processes of
+/// others could not reach it: then the socket listens on all addresses.
+fn listen_for_peers(coordinator: &str, is_shared: bool) -> Result<TcpListener, JoinError> {
+    let listener = rendezvous::listen(coordinator)?;
+    let address = listener.local_addr().ok().filter(|address| is_shared && address.ip().is_loopback());
+    match address {
+        Some(address) if !coordinator.starts_with("localhost:") && coordinator.parse::<SocketAddr>().is_err() => {
+            drop(listener);
+            rendezvous::listen(&SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()).to_string())
+        }
+        _ => Ok(listener),
     }
 }
 

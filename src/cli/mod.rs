@@ -2,10 +2,12 @@
 
 mod bench;
 mod devices;
+mod doctor;
 mod failure;
 mod inspect;
 mod job;
 mod memory;
+mod mpi;
 mod plugin;
 mod program;
 mod report;
@@ -42,6 +44,8 @@ enum Command {
     Inspect(inspect::Options),
     /// Measure the job's collectives in the manner of nccl-tests, its start or its steps
     Bench(bench::Options),
+    /// Show what this process sees of schedulers, plugins, chips, networks and limits, and what to change
+    Doctor(doctor::Options),
     /// List known PJRT plugins, or install one
     Plugin(plugin::Options),
 }
@@ -53,7 +57,7 @@ enum Format {
     Json,
 }
 
-const COMMANDS: [&str; 6] = ["run", "devices", "inspect", "bench", "plugin", "help"];
+const COMMANDS: [&str; 7] = ["run", "devices", "inspect", "bench", "doctor", "plugin", "help"];
 const NOT_YET: [&str; 2] = ["status", "coordinator"];
 
 /// Parses the arguments, runs the command and turns a failure into its message and exit code.
@@ -80,6 +84,7 @@ pub fn main() -> u8 {
         Command::Devices(options) => devices::main(options),
         Command::Inspect(options) => inspect::main(options),
         Command::Bench(options) => bench::main(options),
+        Command::Doctor(options) => doctor::main(&options),
         Command::Plugin(options) => plugin::main(options),
     };
     match outcome {

@@ -142,7 +142,7 @@ impl fmt::Display for Place {
 }
 
 /// A plugin file that exists and is a shared object for this machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Found {
     /// Absolute path of the file.
     pub path: PathBuf,

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use crate::collective::{CollectiveSpec, Communicator, Limits, ProgramCollectives, World as Devices};
 use crate::pjrt::{Client, Plugin, Value};
-use crate::transport::Transport;
-use crate::transport::mesh::{Choice, connect_mesh};
+use crate::transport::mesh::{Choice, MeshError, connect_mesh};
+use crate::transport::{Carrier, Transport};
 
 pub use arrays::{Arguments, GlobalArray};
 pub use error::RuntimeError;
@@ -54,19 +54,20 @@ pub struct Opening {
 }
 
 /// How processes reach each other's data plane.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct DataPlaneOptions {
     /// The address that this process listens on.
     pub address: IpAddr,
     /// A secret that all processes of the job share.
     pub secret: [u8; 32],
-    /// What may carry the data.
-    pub transport: Choice,
+    /// What carries the data.
+    pub transport: Carrier,
 }
 
 impl Default for DataPlaneOptions {
     fn default() -> Self {
-        DataPlaneOptions { address: IpAddr::V4(Ipv4Addr::LOCALHOST), secret: [0; 32], transport: Choice::Auto }
+        let transport = Carrier::Mesh(Choice::Auto);
+        DataPlaneOptions { address: IpAddr::V4(Ipv4Addr::LOCALHOST), secret: [0; 32], transport }
     }
 }
 
@@ -86,17 +87,21 @@ impl Runtime {
         took(&mut opening.plugin);
         let client = create_client(&plugin, devices_per_process)?;
         took(&mut opening.client);
-        let listener = match world.process_count() {
-            1 => None,
-            _ => Some(listen(data_plane.address)?),
+        let listener = match data_plane.transport {
+            Carrier::Mesh(_) if world.process_count() > 1 => Some(listen(data_plane.address)?),
+            _ => None,
         };
         let data_address = listener.as_ref().map(|listener| listener.local_addr()).transpose().map_err(listen_error)?;
         let processes = world.all_gather("topology", describe(&client, data_address)?)?;
         let topology = Topology::new(processes)?;
         took(&mut opening.topology);
-        let transport = match listener {
-            None => None,
-            Some(listener) => Some(connect(&world, &topology, listener, &data_plane)?),
+        let transport: Option<Arc<dyn Transport>> = match (listener, &data_plane.transport) {
+            (Some(listener), Carrier::Mesh(choice)) => {
+                Some(connect(&world, &topology, listener, &data_plane.secret, *choice)?)
+            }
+            #[cfg(feature = "mpi")]
+            (_, Carrier::Mpi(session)) => Some(over_mpi(&world, &topology, session)?),
+            _ => None,
         };
         let devices =
             Devices { process_index: world.process_index(), devices_per_process: topology.devices_per_process() };
@@ -163,11 +168,22 @@ fn connect(
     world: &World,
     topology: &Topology,
     listener: TcpListener,
-    options: &DataPlaneOptions,
-) -> Result<Arc<dyn Transport>, RuntimeError> {
+    secret: &[u8],
+    choice: Choice,
+) -> Result<Arc<dyn Transport>, MeshError> {
     let addresses: Vec<SocketAddr> = topology.processes().iter().filter_map(|process| process.data_address).collect();
-    let (this, secret, choice) = (world.process_index(), &options.secret, options.transport);
-    Ok(Arc::new(connect_mesh(this, listener, &addresses, secret, choice, world.limit())?))
+    Ok(Arc::new(connect_mesh(world.process_index(), listener, &addresses, secret, choice, world.limit())?))
+}
+
+#[cfg(feature = "mpi")]
+fn over_mpi(
+    world: &World,
+    topology: &Topology,
+    session: &crate::transport::mpi::Session,
+) -> Result<Arc<dyn Transport>, MeshError> {
+    let hosts: Vec<&str> = topology.processes().iter().map(|process| &*process.host).collect();
+    let processes_here = hosts.iter().filter(|host| Some(*host) == hosts.get(world.process_index() as usize)).count();
+    Ok(Arc::new(crate::transport::mpi::MpiTransport::new(session, processes_here)?))
 }
 
 /// A client with this many devices, where the plugin can choose.

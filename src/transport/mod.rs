@@ -10,11 +10,23 @@
 //! Threads of their own move nothing: bytes come in while someone waits for any of them.
 
 pub mod mesh;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 mod shm;
 
 use std::io::IoSlice;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
+
+/// What carries the data of a job between its processes.
+#[derive(Clone, Debug)]
+pub enum Carrier {
+    /// Connections between all pairs of processes.
+    Mesh(mesh::Choice),
+    /// MPI.
+    #[cfg(feature = "mpi")]
+    Mpi(mpi::Session),
+}
 
 /// The size in bytes up to which messages travel at once.
 pub const EAGER_LIMIT: usize = 128 << 10;
@@ -85,7 +97,7 @@ pub type AbortCallback = Box<dyn FnOnce(TransportError) + Send>;
 
 /// Tagged messages between the processes of a job; all methods may be called from several threads at once.
 pub trait Transport: Send + Sync {
-    /// What carries the bytes: `tcp`, `shm`, or both of them for different peers.
+    /// What carries the bytes: `tcp`, `shm`, both of them for different peers, or `mpi`.
     fn name(&self) -> &'static str;
 
     /// Which process this is.

@@ -2,7 +2,7 @@ use crate::transport::Tag;
 
 /// What a frame is. Every frame begins with a header of [`HEADER_LEN`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::transport) enum Kind {
     /// The message itself follows.
     Data = 1,
     /// The receiver has posted its buffer for a large message.
@@ -16,10 +16,10 @@ pub(super) enum Kind {
 }
 
 /// A cache line, so that what follows stays aligned in shared memory. The last word is zero.
-pub(super) const HEADER_LEN: usize = 64;
+pub(in crate::transport) const HEADER_LEN: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(in crate::transport) struct Header {
     pub kind: Kind,
     /// Number of bytes that follow the header.
     pub len: u64,

@@ -22,10 +22,10 @@ const SPARE_BUFFERS: usize = 8;
 /// Word of waits is kept for this many messages.
 const NOTES_KEPT: usize = 1024;
 
-pub(super) const MAX_REASON: usize = 4096;
+pub(in crate::transport) const MAX_REASON: usize = 4096;
 
 /// Where a peer's bytes come from.
-pub(super) trait Source {
+pub(in crate::transport) trait Source {
     /// The bytes that have arrived and were not consumed; looks for more if these are fewer than `wanted`. Does not
     /// wait. Fails once no more can come.
     fn available(&mut self, wanted: usize) -> io::Result<&[u8]>;
@@ -56,11 +56,11 @@ impl Source for shm::Reader {
 }
 
 /// Everything received from one peer.
-pub(super) struct Inbox {
+pub(in crate::transport) struct Inbox<S = StreamReader> {
     peer: u32,
     matching: Matching,
     /// The connection: all frames, or only the last ones where there is a ring.
-    stream: Frames<StreamReader>,
+    stream: Frames<S>,
     /// The ring, where the peer shares our memory.
     ring: Option<Frames<shm::Reader>>,
     /// Why nothing can come from this peer, or go there, any more.
@@ -117,8 +117,8 @@ impl From<io::Error> for ReadError {
     }
 }
 
-impl Inbox {
-    pub fn new(peer: u32, stream: StreamReader, ring: Option<shm::Reader>) -> Inbox {
+impl<S: Source> Inbox<S> {
+    pub fn new(peer: u32, stream: S, ring: Option<shm::Reader>) -> Inbox<S> {
         Inbox {
             peer,
             matching: Matching::default(),
@@ -128,6 +128,12 @@ impl Inbox {
             watched: false,
             followers: 0,
         }
+    }
+
+    /// Where bytes come from without a ring.
+    #[cfg(feature = "mpi")]
+    pub fn source(&mut self) -> &mut S {
+        &mut self.stream.source
     }
 
     /// Takes in what has come so far. With a ring, the connection is left to [`Inbox::receive_last_words`].

@@ -5,10 +5,10 @@
 //! hang up, after their last words or without.
 
 mod connect;
-mod frame;
-mod inbox;
+pub(super) mod frame;
+pub(super) mod inbox;
 mod peer;
-mod spin;
+pub(super) mod spin;
 mod stream;
 
 use std::io::{self, IoSlice};

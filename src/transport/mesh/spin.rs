@@ -6,7 +6,7 @@ use std::thread::{available_parallelism, yield_now};
 use std::time::{Duration, Instant};
 
 /// How long to look without a pause where every process has a core.
-const PATIENCE: Duration = Duration::from_micros(40);
+const PATIENCE: Duration = Duration::from_micros(5);
 
 /// How long to go on after that while others may have the core: the system may have put who is waited for on the same
 /// one, and does not part two that mostly sleep.
@@ -20,12 +20,12 @@ const YIELDS: usize = 30;
 
 /// What a thread that waits does at first.
 #[derive(Clone, Copy)]
-pub(super) struct Spin {
+pub(in crate::transport) struct Spin {
     crowded: bool,
 }
 
 /// One wait.
-pub(super) struct Spinning {
+pub(in crate::transport) struct Spinning {
     crowded: bool,
     since: Option<Instant>,
     yields: usize,

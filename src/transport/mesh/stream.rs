@@ -10,7 +10,7 @@ use super::inbox::Source;
 /// Bytes that are taken in at a time, unless they go straight to where they belong.
 const BUFFER_LEN: usize = 64 << 10;
 
-pub(super) struct StreamReader {
+pub(in crate::transport) struct StreamReader {
     /// Does not block.
     stream: Arc<TcpStream>,
     buffer: Vec<u8>,

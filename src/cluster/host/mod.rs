@@ -1,0 +1,9 @@
+//! What this host has: accelerator chips, network interfaces, and the limits that jobs run into.
+
+mod chips;
+mod interfaces;
+mod limits;
+
+pub use chips::{Chip, Vendor, chips, tpu_chips};
+pub use interfaces::{Interface, address_for_peers, best, interfaces};
+pub use limits::Limits;
