@@ -127,8 +127,13 @@ where
         let a = &a[problem * n * n..][..n * n];
         let values = values.at(problem);
         let converged = all_finite(a) && {
-            let u = vectors.left.as_mut().map(|out| MatMut::from_column_major_slice_mut(out.at(problem), n, n));
-            let v = vectors.right.as_mut().map(|out| MatMut::from_column_major_slice_mut(out.at(problem), n, n));
+            let [u, v] = [&mut vectors.left, &mut vectors.right].map(|out| {
+                out.as_mut().map(|out| {
+                    let out = out.at(problem);
+                    out.fill(Complex::new(R::zero(), R::zero()));
+                    MatMut::from_column_major_slice_mut(out, n, n)
+                })
+            });
             let a = MatRef::from_column_major_slice(a, n, n);
             let s = DiagMut::from_slice_mut(values);
             evd::evd_cplx(a, s, u, v, Par::Seq, MemStack::new(&mut memory), Default::default()).is_ok()

@@ -38,7 +38,11 @@ pub(super) fn gesdd<T: Scalar>(call: &mut Call<'_, '_>) -> Result<(), FfiError> 
         let mut v = out.as_ref().map(|(.., right)| Mat::zeros(n, *right));
         complex_values.fill(nan());
         let converged = finite && {
-            let u = out.as_mut().map(|(u, _, left, _)| MatMut::from_column_major_slice_mut(u, m, *left));
+            let u = out.as_mut().map(|(u, _, left, _)| {
+                // The decomposition of a tall matrix reads what it finds here.
+                u.fill(T::zero());
+                MatMut::from_column_major_slice_mut(u, m, *left)
+            });
             let s = DiagMut::from_slice_mut(&mut complex_values);
             let v = v.as_mut().map(Mat::as_mut);
             svd(a.rb(), s, u, v, Par::Seq, MemStack::new(&mut memory), Default::default()).is_ok()
