@@ -5,7 +5,7 @@ use serde_json::json;
 use spmd_run::plugins;
 use spmd_run::runtime::{Runtime, Topology};
 
-use super::job::{JobOptions, Role, launch};
+use super::job::JobOptions;
 use super::report::{id_range, print, table};
 use super::{Failure, Format};
 
@@ -21,14 +21,8 @@ pub struct Options {
 
 pub fn main(options: Options) -> Result<u8, Failure> {
     let job = &options.job;
-    let membership = match job.role()? {
-        Role::Launcher { processes } => {
-            plugins::find(job.plugin.as_deref())?;
-            return launch(processes, None);
-        }
-        Role::Controller(membership) => membership,
-    };
-    membership.take_part(job, |world, data_plane| {
+    let nothing_else = |_| Ok(());
+    job.run(None, nothing_else, |world, data_plane| {
         let plugin = plugins::find(job.plugin.as_deref())?;
         let runtime = Runtime::open(world, &plugin.path, job.devices_per_process.unwrap_or(1), data_plane)?;
         if runtime.world().process_index() == 0 {

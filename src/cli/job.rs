@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use spmd_run::cluster::{self, Detected, Environment, host};
 use spmd_run::launch::{self, ControllerEnv, LocalJob};
+use spmd_run::plugins;
 use spmd_run::rendezvous::{self, Abort, JobToken, JoinError, JoinOptions, Rendezvous};
 use spmd_run::runtime::{DataPlaneOptions, World};
 use spmd_run::transport::Carrier;
@@ -111,6 +112,25 @@ pub enum Membership {
 }
 
 impl JobOptions {
+    /// Starts the processes of the job, if that is this process's role and what `check` looks at for their number is in
+    /// order: most mistakes show before a process is started, and then only once. Otherwise does this process's part.
+    /// `subject` is what the job is about, for messages.
+    pub fn run(
+        &self,
+        subject: Option<&Path>,
+        check: impl FnOnce(u32) -> Result<(), Failure>,
+        part: impl FnOnce(World, DataPlaneOptions) -> Result<u8, Failure>,
+    ) -> Result<u8, Failure> {
+        match self.role()? {
+            Role::Launcher { processes } => {
+                check(processes)?;
+                plugins::find(self.plugin.as_deref())?;
+                launch(processes, subject)
+            }
+            Role::Controller(membership) => membership.take_part(self, part),
+        }
+    }
+
     /// Decides who this process is, by the options and the environment.
     pub fn role(&self) -> Result<Role, Failure> {
         self.refuse_later_options()?;

@@ -14,7 +14,7 @@ use spmd_run::host_array::Fill;
 use spmd_run::plugins;
 use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Runtime, RuntimeError, StepTimes, World};
 
-use super::job::{JobOptions, Role, launch};
+use super::job::JobOptions;
 use super::program::{ProgramOptions, load_plugin};
 use super::report::check_writable;
 use super::{Failure, Format};
@@ -105,17 +105,11 @@ fn indexed_file(text: &str) -> Result<(usize, PathBuf), String> {
 
 pub fn main(options: Options) -> Result<u8, Failure> {
     options.check_usage()?;
-    let membership = match options.job.role()? {
-        Role::Launcher { processes } => {
-            // Most mistakes show before a process is started, and then only once.
-            options.program.check(processes, options.job.devices_per_process)?;
-            options.check_files()?;
-            plugins::find(options.job.plugin.as_deref())?;
-            return launch(processes, Some(&options.program.program));
-        }
-        Role::Controller(membership) => membership,
+    let check = |processes| {
+        options.program.check(processes, options.job.devices_per_process)?;
+        options.check_files()
     };
-    membership.take_part(&options.job, |world, data_plane| {
+    options.job.run(Some(&options.program.program), check, |world, data_plane| {
         let bytes = options.program.read()?;
         same_program(&world, &bytes)?;
         let mine = match world.process_index() {

@@ -12,7 +12,7 @@ use spmd_run::runtime::{Runtime, RuntimeError};
 use super::plot::{self, Picture};
 use super::rows::{Report, Row};
 use crate::cli::Failure;
-use crate::cli::job::{JobOptions, Role, launch};
+use crate::cli::job::JobOptions;
 use crate::cli::report::check_writable;
 
 /// What differs from nccl-tests, below the options.
@@ -143,19 +143,13 @@ pub fn main(options: Options) -> Result<u8, Failure> {
     let job = &options.job;
     let settings = options.settings();
     let local_devices = job.devices_per_process.unwrap_or(1);
-    let membership = match job.role()? {
-        Role::Launcher { processes } => {
-            let devices = processes.saturating_mul(local_devices);
-            settings.check(devices, devices).map_err(Failure::wrong_usage)?;
-            if let Some(plot) = &options.plot {
-                check_writable(plot.path())?;
-            }
-            plugins::find(job.plugin.as_deref())?;
-            return launch(processes, None);
-        }
-        Role::Controller(membership) => membership,
+    let given = settings.clone();
+    let check = |processes: u32| {
+        let devices = processes.saturating_mul(local_devices);
+        given.check(devices, devices).map_err(Failure::wrong_usage)?;
+        options.plot.as_ref().map_or(Ok(()), |plot| check_writable(plot.path()))
     };
-    membership.take_part(job, |world, data_plane| {
+    job.run(None, check, |world, data_plane| {
         let plugin = plugins::find(job.plugin.as_deref())?;
         let settings: Settings = world.from_first("bench", || Ok::<_, RuntimeError>(settings))?;
         let runtime = Runtime::open(world, &plugin.path, local_devices, data_plane)?;

@@ -6,7 +6,7 @@ use spmd_run::bench::{self, Dispatch};
 use spmd_run::plugins;
 use spmd_run::runtime::{Runtime, RuntimeError, StepTimes};
 
-use crate::cli::job::{JobOptions, Role, launch};
+use crate::cli::job::JobOptions;
 use crate::cli::report::{print, table};
 use crate::cli::{Failure, Format};
 
@@ -30,14 +30,8 @@ pub struct Options {
 
 pub fn main(options: Options) -> Result<u8, Failure> {
     let job = &options.job;
-    let membership = match job.role()? {
-        Role::Launcher { processes } => {
-            plugins::find(job.plugin.as_deref())?;
-            return launch(processes, None);
-        }
-        Role::Controller(membership) => membership,
-    };
-    membership.take_part(job, |world, data_plane| {
+    let nothing_else = |_| Ok(());
+    job.run(None, nothing_else, |world, data_plane| {
         let plugin = plugins::find(job.plugin.as_deref())?;
         let (warmup, steps) =
             world.from_first("bench", || Ok::<_, RuntimeError>((options.warmup as usize, options.iters as usize)))?;
