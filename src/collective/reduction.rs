@@ -53,12 +53,16 @@ fn scale(elements: &Range<usize>, width: usize) -> Range<usize> {
 
 /// A reduction within one group. `calls` are the local devices' in rank order everywhere.
 pub(super) struct Reduction<'a> {
-    pub spec: &'a CollectiveSpec,
-    pub op: ReduceOp,
+    spec: &'a CollectiveSpec,
+    op: ReduceOp,
     /// The dimension that a reduce-scatter cuts; `None` for an all-reduce.
-    pub scatter: Option<usize>,
-    pub group: &'a Group,
-    pub scratch: &'a ScratchPool,
+    scatter: Option<usize>,
+    group: &'a Group,
+    scratch: &'a ScratchPool,
+    /// Every process combines the whole of an all-reduce, rather than a slice.
+    is_direct: bool,
+    /// Results leave the caches before anyone reads them.
+    is_large: bool,
 }
 
 /// What this process contributes to pieces for one process of a reduce-scatter: where it lies in the only operand, or
@@ -87,6 +91,20 @@ fn is_direct(size: usize, group: &Group) -> bool {
 }
 
 impl<'a> Reduction<'a> {
+    /// The reduction of a spec whose operation is `op`; `scatter` is the dimension that a reduce-scatter cuts, `None` for an
+    /// all-reduce.
+    pub fn new(
+        spec: &'a CollectiveSpec,
+        op: ReduceOp,
+        scatter: Option<usize>,
+        group: &'a Group,
+        scratch: &'a ScratchPool,
+    ) -> Reduction<'a> {
+        let is_large = spec.results.iter().filter_map(ArraySpec::size).sum::<usize>() >= bulk_copy::LARGE;
+        let is_direct = is_direct(largest_size(&spec.operands), group);
+        Reduction { spec, op, scatter, group, scratch, is_direct, is_large }
+    }
+
     /// The first half of a reduction in one step: gives away what others need.
     pub fn begin(&self, calls: &mut [Call], exchange: &Exchange<'_>) -> Result<(), TransportError> {
         match self.scatter {
@@ -124,7 +142,7 @@ impl<'a> Reduction<'a> {
         }
         if self.group.parts.len() == 1 {
             self.whole().iter().for_each(|piece| self.combine_locally(calls, piece));
-        } else if is_direct(largest_size(&self.spec.operands), self.group) {
+        } else if self.is_direct {
             self.directly(calls, exchange)?;
         } else {
             self.by_slices(calls, exchange)?;
@@ -133,9 +151,13 @@ impl<'a> Reduction<'a> {
         Ok(())
     }
 
-    /// Whether results leave the caches before anyone reads them.
-    fn is_large(&self) -> bool {
-        self.spec.results.iter().filter_map(ArraySpec::size).sum::<usize>() >= bulk_copy::LARGE
+    /// Combines sources into results, of which nobody reads soon what `is_final`.
+    fn fold_results(&self, dtype: DType, sources: &[Source<'_>], target: &mut [u8], is_final: bool) {
+        if is_final && self.is_large {
+            fold_large(self.op, dtype, sources, target);
+        } else {
+            fold(self.op, dtype, sources, target, false);
+        }
     }
 
     fn mine(&self) -> &group::Part {
@@ -174,11 +196,7 @@ impl<'a> Reduction<'a> {
                 let sources: Vec<Source> =
                     operands.iter().map(|operand| Source::Native(&operand.bytes()[range.clone()])).collect();
                 let target = calls[0].results[part.array].part_mut(range);
-                if alone && self.is_large() {
-                    fold_large(self.op, dtype, &sources, target);
-                } else {
-                    fold(self.op, dtype, &sources, target, false);
-                }
+                self.fold_results(dtype, &sources, target, alone);
             }
         }
     }
@@ -299,7 +317,7 @@ impl<'a> Reduction<'a> {
     fn fold(&self, calls: &mut [Call], piece: &Piece, theirs: &[&[u8]], own: &[Source<'_>]) {
         let parts = &self.group.parts;
         // What goes on to other processes is better left in the cache.
-        let is_last = self.scatter.is_some() || is_direct(largest_size(&self.spec.operands), self.group);
+        let is_final = self.scatter.is_some() || self.is_direct;
         let mut rests: Vec<&[u8]> = theirs.to_vec();
         for (part, own) in piece.iter().zip(own) {
             let dtype = self.dtype(part);
@@ -315,11 +333,7 @@ impl<'a> Reduction<'a> {
                 sources.push(source(process, dtype, head));
             }
             let target = calls[part.rank].results[part.array].part_mut(scale(&part.elements, dtype.size()));
-            if is_last && self.is_large() {
-                fold_large(self.op, dtype, &sources, target);
-            } else {
-                fold(self.op, dtype, &sources, target, false);
-            }
+            self.fold_results(dtype, &sources, target, is_final);
         }
     }
 
@@ -359,7 +373,7 @@ impl<'a> Reduction<'a> {
                 self.give(calls, exchange, partial(round), piece, std::iter::once(part))?;
                 let results = piece.iter().map(|part| {
                     let range = scale(&part.elements, self.dtype(part).size());
-                    Segment::new(calls[0].results[part.array].part_mut(range)).part_of_large(self.is_large())
+                    Segment::new(calls[0].results[part.array].part_mut(range)).part_of_large(self.is_large)
                 });
                 let results = results.collect();
                 // SAFETY: a piece of the results that nothing here touches any more once its partial result is sent.

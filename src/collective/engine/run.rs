@@ -196,7 +196,7 @@ impl Shared {
                     });
                 }
             };
-            let reduction = Reduction { spec, op, scatter, group, scratch };
+            let reduction = Reduction::new(spec, op, scatter, group, scratch);
             Ok(match share {
                 Share::All => reduction.run(calls, exchange),
                 Share::FirstHalf => reduction.begin(calls, exchange),
