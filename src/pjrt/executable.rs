@@ -192,17 +192,7 @@ impl LoadedExecutable {
             ..ffi::ExecuteOptions::EMPTY
         };
         // SAFETY: executable and arguments are live; every list has the length that is given, and outlives the call.
-        unsafe {
-            self.client().plugin().call::<ffi::Execute>(|args| {
-                args.executable = self.handles.loaded.as_ptr();
-                args.options = &mut raw_options;
-                args.argument_lists = argument_lists.as_ptr();
-                args.num_devices = num_devices;
-                args.num_args = num_args;
-                args.output_lists = output_lists.as_ptr();
-                args.device_complete_events = done.as_mut_ptr();
-            })
-        }?;
+        unsafe { self.start(&mut raw_options, &argument_lists, num_args, &output_lists, &mut done) }?;
         let client = self.client();
         let mut outputs = outputs.into_iter().map(|buffer| {
             let buffer = NonNull::new(buffer).ok_or_else(|| no_handle("PJRT_LoadedExecutable_Execute", "buffer"))?;
@@ -220,6 +210,34 @@ impl LoadedExecutable {
                 .collect::<Result<_>>()?,
             done: done.collect::<Result<_>>()?,
         })
+    }
+
+    /// Calls the C function.
+    ///
+    /// # Safety
+    /// There is an element for each device of the program in `argument_lists`, each a list of `num_args` live buffers, in
+    /// `output_lists`, each with room for all results, and in `done`.
+    unsafe fn start(
+        &self,
+        options: &mut ffi::ExecuteOptions,
+        argument_lists: &[*const *mut ffi::Buffer],
+        num_args: usize,
+        output_lists: &[*mut *mut ffi::Buffer],
+        done: &mut [*mut ffi::Event],
+    ) -> Result<()> {
+        // SAFETY: the executable is live; the lists are as the caller promises, and outlive the call.
+        unsafe {
+            self.client().plugin().call::<ffi::Execute>(|args| {
+                args.executable = self.handles.loaded.as_ptr();
+                args.options = options;
+                args.argument_lists = argument_lists.as_ptr();
+                args.num_devices = self.devices.len();
+                args.num_args = num_args;
+                args.output_lists = output_lists.as_ptr();
+                args.device_complete_events = done.as_mut_ptr();
+            })
+        }?;
+        Ok(())
     }
 
     /// Refuses arguments that would keep the program, or only this device, from starting.

@@ -35,17 +35,7 @@ impl LoadedExecutable {
         for _ in 0..steps {
             let start = Instant::now();
             // SAFETY: executable and arguments are live; every list has the length that is given, and outlives the call.
-            unsafe {
-                client.plugin().call::<ffi::Execute>(|args| {
-                    args.executable = self.handles.loaded.as_ptr();
-                    args.options = &mut options;
-                    args.argument_lists = argument_lists.as_ptr();
-                    args.num_devices = num_devices;
-                    args.num_args = num_args;
-                    args.output_lists = output_lists.as_ptr();
-                    args.device_complete_events = done.as_mut_ptr();
-                })
-            }?;
+            unsafe { self.start(&mut options, &argument_lists, num_args, &output_lists, &mut done) }?;
             let mut outcome = Ok(());
             for event in done.iter().copied().filter_map(NonNull::new) {
                 // SAFETY: a new event of this client.
