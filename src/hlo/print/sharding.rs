@@ -3,7 +3,7 @@
 use super::braced;
 use super::metadata::metadata;
 use crate::hlo::shape::join;
-use crate::proto::hlo_instruction_proto::ReplicaGroupList;
+use crate::proto::hlo_instruction_details::ReplicaGroupList;
 use crate::proto::mesh_proto::IotaTransform;
 use crate::proto::named_sharding_proto::{DimensionSharding, ReductionOpProto};
 use crate::proto::op_sharding::{ShardGroupType, Type};
@@ -151,8 +151,8 @@ pub(super) fn replica_groups(instruction: &HloInstructionProto) -> String {
         let iota = iota(&list.iota_reshape_dims, &list.iota_transpose_perm);
         format!("[{},{}]<={iota}", list.num_replica_groups, list.num_devices_per_group)
     };
-    match &instruction.replica_group_list {
-        _ if !instruction.replica_groups.is_empty() => group_list(&instruction.replica_groups),
+    match &instruction.details().replica_group_list {
+        _ if !instruction.details().replica_groups.is_empty() => group_list(&instruction.details().replica_groups),
         None => group_list(&[]),
         Some(ReplicaGroupList::CollectiveDeviceList(list)) => match list.iota_replica_group_list.as_option() {
             Some(iota) if list.replica_groups.is_empty() => compact(iota),

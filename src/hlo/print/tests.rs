@@ -202,7 +202,7 @@ fn broken_modules_are_printed_as_far_as_they_go() {
         ..Default::default()
     };
     let origin = OriginalValueProto { elements: vec![leaf], ..Default::default() };
-    instructions[0].original_value = Some(origin).into();
+    instructions[0].details_mut().original_value = Some(origin).into();
     let printed = print(&module);
     assert!(printed.contains("constant({...})") && printed.contains("copy(%missing.7)"), "{printed}");
 }
