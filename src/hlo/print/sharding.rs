@@ -1,7 +1,7 @@
 //! Shardings, meshes and replica groups, each in the form in which it is stored.
 
 use super::braced;
-use super::metadata::metadata;
+use super::metadata::{escape, metadata};
 use crate::hlo::shape::join;
 use crate::proto::hlo_instruction_details::ReplicaGroupList;
 use crate::proto::mesh_proto::IotaTransform;
@@ -122,7 +122,8 @@ fn mesh(mesh: &MeshProto) -> String {
     if let ([], [device]) = (mesh.axes.as_slice(), mesh.device_ids.as_slice()) {
         return format!("maximal_mesh[device_id={device}]");
     }
-    let axes: Vec<String> = mesh.axes.iter().map(|axis| format!("'{}'={}", axis.name, axis.size)).collect();
+    let axes: Vec<String> =
+        mesh.axes.iter().map(|axis| format!("'{}'={}", escape(axis.name.as_bytes()), axis.size)).collect();
     let ids = match mesh.iota_transform.as_option() {
         Some(IotaTransform { reshape_dims, transpose_perm, .. }) if reshape_dims.len() > 1 => {
             iota(reshape_dims, transpose_perm)
@@ -136,7 +137,7 @@ fn mesh(mesh: &MeshProto) -> String {
 fn axis_list(axes: &[AxisRefProto], mesh: &MeshProto, separator: &str) -> String {
     let axes = axes.iter().map(|axis| {
         let name = usize::try_from(axis.mesh_axis_index).ok().and_then(|index| mesh.axes.get(index));
-        let name = name.map_or("", |axis| axis.name.as_str());
+        let name = name.map_or(String::new(), |axis| escape(axis.name.as_bytes()));
         match axis.sub_axis_info.as_option() {
             Some(sub) => format!("'{name}':({}){}", sub.pre_size, sub.size),
             None => format!("'{name}'"),

@@ -166,6 +166,13 @@ fn layouts_of_the_entry_follow_its_instructions() {
 }
 
 #[test]
+fn names_of_axes_are_escaped() {
+    let text = "HloModule m\n\nENTRY %main {\n  ROOT %p = f32[4] parameter(0), \
+                sharding={mesh['a\\\\\\n\\''=4], [{'a\\\\\\n\\''}]}\n}\n";
+    assert_eq!(round_trip(text), text);
+}
+
+#[test]
 fn what_is_elided_stays_so() {
     let text = "HloModule m\n\nENTRY %main {\n  ROOT %c = f32[2,3] constant({...})\n}\n";
     assert_eq!(round_trip(text), text);
