@@ -34,6 +34,7 @@
 //! `ARCHITECTURE.md` tells how the modules fit together.
 
 pub mod bench;
+pub mod builder;
 mod bulk_copy;
 pub mod cluster;
 pub mod collective;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use super::device_order::joined;
-use super::{HloSharding, Mesh, PartitionSpec, SpecError, Subgroup};
+use super::{HloSharding, Mesh, PartitionSpec, ShardingError, SpecError, Subgroup};
 
 /// How an array lies on a mesh, as `jax.sharding.NamedSharding`.
 ///
@@ -91,6 +91,17 @@ impl NamedSharding {
     pub fn shard_shape(&self, dims: &[i64]) -> Result<Vec<i64>, SpecError> {
         self.check(dims)?;
         Ok(dims.iter().enumerate().map(|(dim, size)| size / self.parts(dim) as i64).collect())
+    }
+
+    /// The shape of the array whose part on each device has the shape `dims`.
+    ///
+    /// # Errors
+    /// The part has fewer dimensions than the spec, or the array is too large.
+    pub fn whole_shape(&self, dims: &[i64]) -> Result<Vec<i64>, SpecError> {
+        self.to_hlo(dims.len())?;
+        let sizes = dims.iter().enumerate().map(|(dim, size)| size.checked_mul(self.parts(dim) as i64));
+        let too_large = || ShardingError::Dimension { shape: format!("[{}] of a part", joined(dims, ",")) };
+        Ok(sizes.collect::<Option<_>>().ok_or_else(too_large)?)
     }
 
     /// Which part of an array of shape `dims` lies on a device: a range of indices for each dimension.
