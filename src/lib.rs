@@ -54,3 +54,5 @@ pub mod proto;
 pub mod rendezvous;
 pub mod runtime;
 pub mod transport;
+
+pub use runtime::run;

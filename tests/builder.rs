@@ -43,7 +43,8 @@ where
     let (inputs, expected) = (all("in"), all("out"));
     assert!(!expected.is_empty(), "{case}");
     let b = Builder::new(case);
-    let parameter = |(index, input): (usize, &HostArray)| b.parameter(&format!("in{index}"), input.dtype(), &input.dims_i64());
+    let parameter =
+        |(index, input): (usize, &HostArray)| b.parameter(&format!("in{index}"), input.dtype(), &input.dims_i64());
     let parameters: Vec<Op> = inputs.iter().enumerate().map(parameter).collect();
     let results = program(&b, &parameters);
     let module = b.build(&results).unwrap();
@@ -51,7 +52,11 @@ where
     assert_eq!(results.len(), expected.len(), "{case}");
     for (index, (result, expected)) in results.iter().zip(&expected).enumerate() {
         let comparison = compare(result, expected, tolerance, tolerance * magnitude(expected)).unwrap();
-        assert!(comparison.is_close(), "{case}.out{index} {}: {comparison}\n{result}\n{expected}", expected.shape_text());
+        assert!(
+            comparison.is_close(),
+            "{case}.out{index} {}: {comparison}\n{result}\n{expected}",
+            expected.shape_text()
+        );
     }
 }
 
@@ -107,9 +112,32 @@ fn elementwise_operations_and_their_derivatives() {
         let (x, y) = (v[0], v[1]);
         let p = y.abs() + 0.5;
         let values = [
-            x.exp(), x.expm1(), p.log(), p.log1p(), p.sqrt(), p.rsqrt(), p.cbrt(), x.sin(), x.cos(), x.tan(), x.tanh(),
-            x.sigmoid(), x.erf(), p.pow(x), x / p, x * y - y, x.max(y), x.min(y), x.atan2(y), x % p, x.abs(),
-            x.gt(y).select(x * 3, y * 2), x.floor() * y, x.relu(), x.silu(), x.clamp(-0.5, 0.5),
+            x.exp(),
+            x.expm1(),
+            p.log(),
+            p.log1p(),
+            p.sqrt(),
+            p.rsqrt(),
+            p.cbrt(),
+            x.sin(),
+            x.cos(),
+            x.tan(),
+            x.tanh(),
+            x.sigmoid(),
+            x.erf(),
+            p.pow(x),
+            x / p,
+            x * y - y,
+            x.max(y),
+            x.min(y),
+            x.atan2(y),
+            x % p,
+            x.abs(),
+            x.gt(y).select(x * 3, y * 2),
+            x.floor() * y,
+            x.relu(),
+            x.silu(),
+            x.clamp(-0.5, 0.5),
         ];
         with_gradients(b, weighted(b, &values), v)
     });
@@ -142,8 +170,16 @@ fn reductions_and_their_derivatives() {
     check("reductions", 1e-5, |b, v| {
         let (x, ties) = (v[0], v[1]);
         let values = [
-            x.sum(&[0, 2]), x.mean(&[1]), x.reduce_max(&[2]), x.reduce_min(&[0, 1]), x.logsumexp(1), x.softmax(0),
-            x.log_softmax(2), ties.reduce_max(&[1]), ties.reduce_min(&[0]), x.sum(&[]),
+            x.sum(&[0, 2]),
+            x.mean(&[1]),
+            x.reduce_max(&[2]),
+            x.reduce_min(&[0, 1]),
+            x.logsumexp(1),
+            x.softmax(0),
+            x.log_softmax(2),
+            ties.reduce_max(&[1]),
+            ties.reduce_min(&[0]),
+            x.sum(&[]),
         ];
         with_gradients(b, weighted(b, &values), v)
     });
@@ -189,12 +225,8 @@ fn indexing_and_its_derivatives() {
 fn what_has_no_derivative() {
     check("forward", 1e-5, |b, v| {
         let [x, kernel, integers] = v[..] else { unreachable!() };
-        let conv = Conv {
-            strides: vec![2, 1],
-            padding: vec![(1, 0), (0, 2)],
-            rhs_dilation: vec![1, 2],
-            ..Conv::default()
-        };
+        let conv =
+            Conv { strides: vec![2, 1], padding: vec![(1, 0), (0, 2)], rhs_dilation: vec![1, 2], ..Conv::default() };
         let (window, none) = ([1, 2, 2, 1], [(0, 0); 4]);
         vec![
             x.conv(kernel, &conv),

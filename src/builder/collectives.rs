@@ -46,7 +46,8 @@ impl Builder {
         };
         let device = self.push(device, &[]).convert(DType::S32);
         let mut places = vec![0i32; mesh.device_count()];
-        let inner: usize = mesh.axes().iter().rev().take_while(|(name, _)| name != axis).map(|(_, size)| size).product();
+        let inner: usize =
+            mesh.axes().iter().rev().take_while(|(name, _)| name != axis).map(|(_, size)| size).product();
         let size = mesh.axis_size(axis).unwrap_or(1);
         for (place, &device) in mesh.devices().iter().enumerate() {
             places[device as usize] = (place / inner % size) as i32;
@@ -62,7 +63,8 @@ impl Builder {
 impl<'b> Op<'b> {
     #[track_caller]
     fn all_reduce(self, opcode: &str, axes: &[&str]) -> Op<'b> {
-        let (Some((dtype, _)), Some((_, groups))) = (self.array(opcode), self.builder.groups("all-reduce", axes)) else {
+        let (Some((dtype, _)), Some((_, groups))) = (self.array(opcode), self.builder.groups("all-reduce", axes))
+        else {
             return self.builder.failed();
         };
         let Some(reducer) = self.builder.reducer(opcode, dtype) else { return self.builder.failed() };
@@ -118,7 +120,8 @@ impl<'b> Op<'b> {
     /// `jax.lax.psum_scatter(…, tiled=True)`.
     #[track_caller]
     pub fn psum_scatter(self, axes: &[&str], dim: i64) -> Op<'b> {
-        let (Some((dtype, mut dims)), Some(dim)) = (self.array("reduce-scatter"), self.axis("reduce-scatter", dim)) else {
+        let (Some((dtype, mut dims)), Some(dim)) = (self.array("reduce-scatter"), self.axis("reduce-scatter", dim))
+        else {
             return self.builder.failed();
         };
         let Some((_, groups)) = self.builder.groups("reduce-scatter", axes) else { return self.builder.failed() };

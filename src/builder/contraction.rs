@@ -74,7 +74,8 @@ impl<'b> Op<'b> {
         let contracted = (left[left.len() - 1], right[right.len().saturating_sub(2)]);
         if contracted.0 != contracted.1 {
             let (a, b) = (self.text(), other.text());
-            let message = format!("{a} and {b}: the dimensions summed over have the sizes {} and {}", contracted.0, contracted.1);
+            let message =
+                format!("{a} and {b}: the dimensions summed over have the sizes {} and {}", contracted.0, contracted.1);
             return self.builder.fail("matmul", message);
         }
         if right.len() <= 2 {
@@ -121,9 +122,11 @@ impl<'b> Op<'b> {
             return self.builder.fail("convolution", message);
         }
         let spatial = input.len() - 2;
-        let given = [options.strides.len(), options.padding.len(), options.lhs_dilation.len(), options.rhs_dilation.len()];
+        let given =
+            [options.strides.len(), options.padding.len(), options.lhs_dilation.len(), options.rhs_dilation.len()];
         if given.iter().any(|&given| given != 0 && given != spatial) {
-            let message = format!("strides, padding and dilations must be given for {spatial} spatial dimensions, or for none");
+            let message =
+                format!("strides, padding and dilations must be given for {spatial} spatial dimensions, or for none");
             return self.builder.fail("convolution", message);
         }
         let or_one = |values: &[i64], dim: usize| values.get(dim).copied().unwrap_or(1);

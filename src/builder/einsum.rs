@@ -37,7 +37,10 @@ pub(super) fn einsum<'b>(equation: &str, left: Op<'b>, right: Op<'b>) -> Op<'b> 
         let Some((_, dims)) = operand.array("einsum") else { return builder.failed() };
         if dims.len() != indices.len() {
             let (text, indices) = (operand.text(), indices.iter().collect::<String>());
-            return builder.fail("einsum", format!("{text} has {} dimensions, and '{indices}' names {}", dims.len(), indices.len()));
+            return builder.fail(
+                "einsum",
+                format!("{text} has {} dimensions, and '{indices}' names {}", dims.len(), indices.len()),
+            );
         }
     }
     // What only one side has and the result lacks is summed before.

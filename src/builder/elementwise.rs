@@ -178,7 +178,9 @@ impl<'b> Op<'b> {
     pub fn select(self, on_true: impl Into<Operand<'b>>, on_false: impl Into<Operand<'b>>) -> Op<'b> {
         let pair = match (on_true.into(), on_false.into()) {
             (Operand::Op(on_true), on_false) => on_true.alike("select", on_false),
-            (number, Operand::Op(on_false)) => self.builder.scalar(on_false.dtype(), number).alike("select", on_false.into()),
+            (number, Operand::Op(on_false)) => {
+                self.builder.scalar(on_false.dtype(), number).alike("select", on_false.into())
+            }
             _ => {
                 self.builder.fail("select", "two numbers have no element type: make one a value with Builder::scalar");
                 None

@@ -6,9 +6,7 @@ use std::panic::Location;
 use super::BuildError;
 use crate::hlo::{infer_shape, shape, verify_instruction};
 use crate::mesh::Mesh;
-use crate::proto::{
-    HloComputationProto, HloInstructionProto, OpMetadata, OpSharding, ProgramShapeProto, ShapeProto,
-};
+use crate::proto::{HloComputationProto, HloInstructionProto, OpMetadata, OpSharding, ProgramShapeProto, ShapeProto};
 
 /// Where an instruction is: the program itself is computation 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -39,7 +39,9 @@ impl<'b> Op<'b> {
             && own.iter().zip(places).all(|(&own, &place)| size(place).is_some_and(|size| own == size || own == 1));
         if !fits {
             let (text, to, at) = (self.text(), shape::join(dims), shape::join(places));
-            return self.builder.fail("broadcast", format!("{text} cannot become [{to}] with its dimensions at [{at}]"));
+            return self
+                .builder
+                .fail("broadcast", format!("{text} cannot become [{to}] with its dimensions at [{at}]"));
         }
         // XLA's broadcast repeats no dimension of its operand: those of size 1 go first.
         let kept = || own.iter().zip(places).filter(|&(&own, &place)| size(place) == Some(own));
@@ -128,7 +130,8 @@ impl<'b> Op<'b> {
     pub fn strided_slice(self, starts: &[i64], limits: &[i64], strides: &[i64]) -> Op<'b> {
         let Some((dtype, dims)) = self.array("slice") else { return self.builder.failed() };
         if [starts.len(), limits.len(), strides.len()] != [dims.len(); 3] || strides.iter().any(|&stride| stride < 1) {
-            let message = format!("each dimension of {} needs a start, a limit and a stride of at least 1", self.text());
+            let message =
+                format!("each dimension of {} needs a start, a limit and a stride of at least 1", self.text());
             return self.builder.fail("slice", message);
         }
         let bounds = starts.iter().zip(limits).zip(strides);

@@ -38,12 +38,7 @@ impl Builder {
     /// Arrays of the same dimensions sorted together along an axis, stably. `less` says of two places whether the first
     /// comes before the second: it gets the scalars of the first array at both, then those of the second array, and so on.
     #[track_caller]
-    pub fn sort_by<'b>(
-        &'b self,
-        arrays: &[Op<'b>],
-        axis: i64,
-        less: impl FnOnce(&[Op<'b>]) -> Op<'b>,
-    ) -> Vec<Op<'b>> {
+    pub fn sort_by<'b>(&'b self, arrays: &[Op<'b>], axis: i64, less: impl FnOnce(&[Op<'b>]) -> Op<'b>) -> Vec<Op<'b>> {
         let failed = || vec![self.failed(); arrays.len()];
         let Some(axis) = arrays.first().and_then(|first| first.axis("sort", axis)) else { return failed() };
         let mut scalars: Vec<ShapeProto> = Vec::with_capacity(2 * arrays.len());

@@ -8,9 +8,11 @@ mod fill;
 mod json;
 pub mod npz;
 mod region;
+mod typed;
 
 pub(crate) use array::shape_text;
 pub use array::{ArrayError, HostArray};
 pub use compare::{Comparison, Mismatch, compare};
 pub use fill::{Fill, ParseFillError};
 pub(crate) use region::{Side, copy_region};
+pub use typed::Element;

@@ -111,7 +111,8 @@ impl Mesh {
         let mut indices = Vec::with_capacity(names.len());
         for name in names {
             let index = self.0.axes.iter().position(|axis| axis.0 == *name);
-            let index = index.ok_or_else(|| SpecError::NoSuchAxis { axis: (*name).to_owned(), mesh: self.to_string() })?;
+            let index =
+                index.ok_or_else(|| SpecError::NoSuchAxis { axis: (*name).to_owned(), mesh: self.to_string() })?;
             if indices.contains(&index) {
                 return Err(SpecError::AxisTwice { axis: (*name).to_owned(), spec: format!("({})", names.join(", ")) });
             }

@@ -35,7 +35,9 @@ impl Builder {
     /// these is an error. Where a maximum has ties, they share the derivative, as in JAX.
     #[track_caller]
     pub fn grad<'b>(&'b self, scalar: Op<'b>, by: &[Op<'b>]) -> Vec<Op<'b>> {
-        let is_scalar = scalar.shape().is_none_or(|shape| shape::dtype(&shape).is_some_and(is_float) && shape.dimensions.is_empty());
+        let is_scalar = scalar
+            .shape()
+            .is_none_or(|shape| shape::dtype(&shape).is_some_and(is_float) && shape.dimensions.is_empty());
         if !is_scalar {
             self.fail("grad", format!("{} is no scalar of a floating-point type", scalar.text()));
             return vec![self.failed(); by.len()];
@@ -147,7 +149,14 @@ impl<'b> Site<'b> {
             "reduce" => self.reduce(),
             "gather" => Ok(self.gather()),
             "scatter" => self.scatter(),
-            "broadcast" | "reshape" | "transpose" | "slice" | "pad" | "concatenate" | "reverse" | "dynamic-slice"
+            "broadcast"
+            | "reshape"
+            | "transpose"
+            | "slice"
+            | "pad"
+            | "concatenate"
+            | "reverse"
+            | "dynamic-slice"
             | "dynamic-update-slice" => Ok(self.movement()),
             "custom-call" if self.instruction.custom_call_target == "Sharding" => {
                 let sharding = (*self.instruction.sharding).clone();

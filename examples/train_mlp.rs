@@ -1,0 +1,87 @@
+//! Training in Rust alone: a perceptron learns sin(3x), the batch cut over one axis of the mesh and the hidden layer over
+//! the other. Parameters never leave the devices.
+//!
+//!     cargo build --examples && target/debug/spmd-run -n 4 -- target/debug/examples/train_mlp
+
+use std::process::ExitCode;
+
+use spmd_run::builder::{Builder, Op, random};
+use spmd_run::dtype::DType::F32;
+use spmd_run::host_array::HostArray;
+use spmd_run::mesh::{Mesh, NamedSharding};
+use spmd_run::runtime::{Array, Program};
+
+const BATCH: i64 = 64;
+const HIDDEN: i64 = 32;
+const STEPS: usize = 200;
+const RATE: f64 = 0.1;
+
+/// Names, shapes and shardings of the parameters.
+fn parameters(mesh: &Mesh) -> Result<[(&'static str, Vec<i64>, NamedSharding); 4], Box<dyn std::error::Error>> {
+    Ok([
+        ("w1", vec![1, HIDDEN], mesh.sharding((None, "model"))?),
+        ("b1", vec![HIDDEN], mesh.sharding(("model",))?),
+        ("w2", vec![HIDDEN, 1], mesh.sharding(("model", None))?),
+        ("b2", vec![1], mesh.sharding(())?),
+    ])
+}
+
+fn loss<'b>(parameters: &[Op<'b>], x: Op<'b>, y: Op<'b>) -> Op<'b> {
+    let hidden = (x.matmul(parameters[0]) + parameters[1]).tanh();
+    let error = hidden.matmul(parameters[2]) + parameters[3] - y;
+    (error * error).mean(&[])
+}
+
+fn main() -> ExitCode {
+    spmd_run::run(|runtime| {
+        let devices = runtime.device_count();
+        let model = if devices.is_multiple_of(2) { 2 } else { 1 };
+        let mesh = Mesh::new(&[("data", devices / model), ("model", model)])?;
+        let layers = parameters(&mesh)?;
+        let of_batch = mesh.sharding(("data", None))?;
+
+        let b = Builder::new("init");
+        let keys = random::split(random::key(&b, 0), layers.len());
+        let made = layers.iter().zip(keys).map(|((_, dims, sharding), key)| {
+            let scale = if dims.len() == 2 { (2.0 / dims[0] as f64).sqrt() } else { 0.1 };
+            (random::normal(key, F32, dims) * scale).with_sharding(sharding)
+        });
+        let init = Program::compile(runtime, b.build(&made.collect::<Vec<_>>())?)?;
+
+        let b = Builder::new("step");
+        let current: Vec<Op> =
+            layers.iter().map(|(name, dims, sharding)| b.sharded_parameter(name, F32, dims, sharding)).collect();
+        let x = b.sharded_parameter("x", F32, &[BATCH, 1], &of_batch);
+        let y = b.sharded_parameter("y", F32, &[BATCH, 1], &of_batch);
+        let loss = loss(&current, x, y);
+        let gradients = b.grad(loss, &current);
+        let mut results: Vec<Op> = current
+            .iter()
+            .zip(gradients)
+            .zip(&layers)
+            .map(|((&value, gradient), (_, _, sharding))| (value - gradient * RATE).with_sharding(sharding))
+            .collect();
+        current.iter().for_each(|&value| b.donate(value));
+        results.push(loss.with_sharding(&mesh.sharding(())?));
+        let step = Program::compile(runtime, b.build(&results)?)?;
+
+        let inputs: Vec<f32> = (0..BATCH).map(|row| row as f32 / (BATCH - 1) as f32 * 2.0 - 1.0).collect();
+        let targets: Vec<f32> = inputs.iter().map(|x| (3.0 * x).sin()).collect();
+        let load = |values: &[f32]| {
+            Array::from_host(runtime, &HostArray::from_elements(&[BATCH as usize, 1], values)?, &of_batch)
+        };
+        let (x, y) = (load(&inputs)?, load(&targets)?);
+
+        let mut values = init.run(&[])?;
+        for number in 1..=STEPS {
+            let arguments: Vec<&Array> = values.iter().chain([&x, &y]).collect();
+            let mut results = step.run(&arguments)?;
+            let loss = results.pop().ok_or("the step returns the loss last")?;
+            values = results;
+            if number % 50 == 0 && runtime.process_index() == 0 {
+                println!("step {number}: loss {:.4}", loss.to_host()?.to_elements::<f32>()?[0]);
+            }
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,75 @@
+//! The examples, each on 1, 2 and 4 processes.
+
+mod harness;
+
+use std::path::PathBuf;
+
+use harness::{Outcome, spmd_run};
+
+fn example(name: &str) -> PathBuf {
+    // Tests lie in target/PROFILE/deps, examples beside that folder.
+    let test = std::env::current_exe().expect("a test has a file");
+    let folder = test.parent().and_then(|deps| deps.parent()).expect("a target folder").join("examples");
+    let path = folder.join(name);
+    assert!(path.exists(), "{}: build it with cargo build --examples", path.display());
+    path
+}
+
+/// Runs an example on so many processes with so many devices each.
+fn run(name: &str, processes: usize, devices: usize) -> Outcome {
+    let (processes, devices) = (processes.to_string(), devices.to_string());
+    let program = example(name);
+    let arguments = ["-n", &processes, "--devices-per-process", &devices, "--", program.to_str().expect("UTF-8")];
+    spmd_run(arguments).success(&format!("{name} on {processes} × {devices}"))
+}
+
+/// The output on four devices, which is the same however many processes have them.
+fn on_four_devices(name: &str) -> String {
+    let outputs = [(1, 4), (2, 2), (4, 1)].map(|(processes, devices)| run(name, processes, devices).stdout);
+    assert_eq!(outputs[0], outputs[1], "{name}");
+    assert_eq!(outputs[0], outputs[2], "{name}");
+    outputs[0].clone()
+}
+
+#[test]
+fn hello_sees_all_devices() {
+    insta::assert_snapshot!(run("hello", 1, 1).stdout, @"");
+    insta::assert_snapshot!(run("hello", 2, 2).stdout, @"");
+    insta::assert_snapshot!(run("hello", 4, 1).stdout, @"");
+}
+
+#[test]
+fn all_reduce_sums_over_devices() {
+    insta::assert_snapshot!(run("all_reduce", 1, 1).stdout, @"");
+    insta::assert_snapshot!(on_four_devices("all_reduce"), @"");
+}
+
+#[test]
+fn a_sharded_product_is_the_product() {
+    let whole = run("sharded_matmul", 1, 1).stdout;
+    assert_eq!(on_four_devices("sharded_matmul"), whole);
+    insta::assert_snapshot!(whole, @"");
+}
+
+#[test]
+fn a_perceptron_learns_on_any_number_of_processes() {
+    let whole = run("train_mlp", 1, 1).stdout;
+    assert_eq!(on_four_devices("train_mlp"), whole);
+    assert_eq!(run("train_mlp", 2, 1).stdout, whole);
+    insta::assert_snapshot!(whole, @"");
+}
+
+#[test]
+fn an_example_runs_alone() {
+    let mut command = std::process::Command::new(example("train_mlp"));
+    command.current_dir(harness::root());
+    let alone = harness::run(command).success("train_mlp alone");
+    assert_eq!(alone.stdout, run("train_mlp", 1, 1).stdout);
+}
+
+#[test]
+fn a_program_that_is_not_there_is_named() {
+    let outcome = spmd_run(["-n", "2", "--", "target/no such program"]);
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+    assert!(outcome.stderr.contains("target/no such program: No such file"), "{}", outcome.stderr);
+}
