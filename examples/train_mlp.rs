@@ -1,7 +1,7 @@
 //! Training in Rust alone: a perceptron learns sin(3x), the batch cut over one axis of the mesh and the hidden layer over
 //! the other. Parameters never leave the devices.
 //!
-//!     cargo build --examples && target/debug/spmd-run -n 4 -- target/debug/examples/train_mlp
+//!     cargo build --examples && target/debug/spmd-run -n 4 -- target/debug/examples/train_mlp 500
 
 use std::process::ExitCode;
 
@@ -13,7 +13,6 @@ use spmd_run::runtime::{Array, Program};
 
 const BATCH: i64 = 64;
 const HIDDEN: i64 = 32;
-const STEPS: usize = 200;
 const RATE: f64 = 0.1;
 
 /// Names, shapes and shardings of the parameters.
@@ -34,6 +33,7 @@ fn loss<'b>(parameters: &[Op<'b>], x: Op<'b>, y: Op<'b>) -> Op<'b> {
 
 fn main() -> ExitCode {
     spmd_run::run(|runtime| {
+        let steps: usize = std::env::args().nth(1).map_or(Ok(200), |steps| steps.parse())?;
         let devices = runtime.device_count();
         let model = if devices.is_multiple_of(2) { 2 } else { 1 };
         let mesh = Mesh::new(&[("data", devices / model), ("model", model)])?;
@@ -73,12 +73,12 @@ fn main() -> ExitCode {
         let (x, y) = (load(&inputs)?, load(&targets)?);
 
         let mut values = init.run(&[])?;
-        for number in 1..=STEPS {
+        for number in 1..=steps {
             let arguments: Vec<&Array> = values.iter().chain([&x, &y]).collect();
             let mut results = step.run(&arguments)?;
             let loss = results.pop().ok_or("the step returns the loss last")?;
             values = results;
-            if number % 50 == 0 && runtime.process_index() == 0 {
+            if number % (steps / 4).max(1) == 0 && runtime.process_index() == 0 {
                 println!("step {number}: loss {:.4}", loss.to_host()?.to_elements::<f32>()?[0]);
             }
         }

@@ -4,7 +4,9 @@
 mod common;
 
 use std::path::Path;
+use std::sync::LazyLock;
 
+use proptest::prelude::*;
 use spmd_run::builder::{Builder, Conv, DotDims, Op, ScatterDims, random};
 use spmd_run::dtype::DType::{self, BF16, F32, S32, U32};
 use spmd_run::hlo::{self, HloModule, Program};
@@ -12,14 +14,20 @@ use spmd_run::host_array::npz::read_npz;
 use spmd_run::host_array::{HostArray, compare};
 use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Runtime, World};
 
+fn one_device() -> Runtime {
+    Runtime::open(World::alone(), common::plugin().path(), 1, DataPlaneOptions::default()).unwrap()
+}
+
 /// Runs a module on one device, after it went through its text.
 fn run(module: HloModule, arguments: &[HostArray]) -> Vec<HostArray> {
+    run_on(&one_device(), module, arguments)
+}
+
+fn run_on(runtime: &Runtime, module: HloModule, arguments: &[HostArray]) -> Vec<HostArray> {
     let parsed = hlo::parse(&hlo::print(&module), "built.hlo").unwrap();
     hlo::verify(&parsed, 1, 1).unwrap();
-    let world = World::alone();
-    let runtime = Runtime::open(world, common::plugin().path(), 1, DataPlaneOptions::default()).unwrap();
     let plan = Plan { replicas: 1, partitions: 1, processes: 1, devices_per_process: 1 };
-    let executable = Executable::compile(&runtime, plan, Some(Program::Hlo(parsed))).unwrap();
+    let executable = Executable::compile(runtime, plan, Some(Program::Hlo(parsed))).unwrap();
     let results = executable.run(&executable.load(arguments).unwrap()).unwrap();
     executable.gather(&results).unwrap()
 }
@@ -304,3 +312,54 @@ fn numbers_take_the_type_beside_them() {
         assert_eq!(common::floats_of(result.data()), [6.0]);
     }
 }
+
+/// Smooth steps of a computation on an array of three dimensions, in f64.
+const STEPS: [for<'b> fn(&'b Builder, Op<'b>) -> Op<'b>; 18] = [
+    |_, x| x.tanh(),
+    |_, x| x.sin() * x,
+    |_, x| x.sigmoid() / (x * x + 1),
+    |_, x| (x * 0.3).exp(),
+    |_, x| (x * x + 0.5).log(),
+    |_, x| (x * x + 0.5).rsqrt() - x,
+    |_, x| (x.cos() + 2).pow(x * 0.5),
+    |_, x| x.softmax(1) * 3,
+    |_, x| x.log_softmax(-1),
+    |_, x| x.normalize(0, 0.1),
+    |_, x| x - x.logsumexp(2).expand_dims(2),
+    |_, x| x.transpose(&[2, 0, 1]),
+    |_, x| x.matmul(x.t()) * 0.3,
+    |b, x| b.einsum("abc,adc->bda", x, x.sin()) * 0.3,
+    |b, x| b.concatenate(&[x, x.reverse(&[1]) * 0.5], 0).slice(0, 1..4),
+    |_, x| x.pad(0, &[(1, 0, 0), (0, 1, 1), (0, 0, 0)]).slice(0, 0..2),
+    |b, x| x.take(b.iota(S32, &[3], 0) % 2, 1),
+    |_, x| x.max(x.sin()) + x.erf() - (x * 0.1).expm1(),
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    /// Along a random direction v, (f(x + hv) − f(x − hv)) / 2h is the gradient times v.
+    #[test]
+    fn gradients_are_those_of_finite_differences(steps in prop::collection::vec(0..STEPS.len(), 1..6), seed in any::<u64>()) {
+        const H: f64 = 1e-5;
+        let b = Builder::new("finite_differences");
+        let keys = random::split(random::key(&b, seed), 2);
+        let x = random::normal(keys[0], DType::F64, &[2, 3, 4]);
+        let v = random::normal(keys[1], DType::F64, &[2, 3, 4]);
+        let loss = |x| {
+            let y = steps.iter().fold(x, |x, &step| STEPS[step](&b, x));
+            let weights = b.arange(DType::F64, y.num_elements()).cos().reshape(&y.dims());
+            (y * weights).sum(&[])
+        };
+        let expected = (loss(x + v * H) - loss(x - v * H)) / (2.0 * H);
+        let value = loss(x);
+        let found = (b.grad(value, &[x])[0] * v).sum(&[]);
+        let scale = (b.grad(value, &[x])[0] * v).abs().sum(&[]);
+        let results = run_on(&DEVICE, b.build(&[found, expected, scale]).unwrap(), &[]);
+        let number = |index: usize| results[index].to_elements::<f64>().unwrap()[0];
+        let (found, expected, scale) = (number(0), number(1), number(2));
+        prop_assert!((found - expected).abs() <= 1e-6 * (1.0 + scale), "{found} {expected} {scale}");
+    }
+}
+
+static DEVICE: LazyLock<Runtime> = LazyLock::new(one_device);

@@ -21,7 +21,7 @@ fn specs_become_xlas_shardings() {
     }
     let reversed = Mesh::with_devices(&[("x", 4)], vec![3, 2, 1, 0]).unwrap();
     assert_eq!(reversed.sharding(("x",)).unwrap().to_hlo(1).unwrap().to_string(), "{devices=[4]3,2,1,0}");
-    assert_eq!(reversed.sharding(("x",)).unwrap().index_ranges(&[8], 3).unwrap(), [0..2]);
+    assert_eq!(reversed.sharding(("x",)).unwrap().index_ranges(&[8], 3).unwrap().first(), Some(&(0..2)));
 }
 
 #[test]

@@ -242,7 +242,7 @@ pub fn run(part: impl FnOnce(&Runtime) -> Result<(), Box<dyn Error>>) -> ExitCod
     let Err(error) = outcome else { return ExitCode::SUCCESS };
     let message = error.to_string();
     match runtime.world.abort(&message) {
-        Some(first) => end(message_of(&first, runtime.process_index(), true), PEER_FAILED as u8),
+        Some(first) => end(message_of(&first, runtime.process_index(), ControllerEnv::is_set()), PEER_FAILED as u8),
         None => end(Some(message), 1),
     }
 }
