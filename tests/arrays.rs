@@ -62,29 +62,44 @@ fn what_does_not_fit_is_explained() {
     let rows = mesh.sharding(("x",)).unwrap();
     let other = Mesh::new(&[("x", 2)]).unwrap().sharding(("x",)).unwrap();
     let error = |result: Result<Array, spmd_run::runtime::ArrayError>| result.unwrap_err().to_string();
-    insta::assert_snapshot!(error(Array::from_host(&runtime, &counted(&[6]), &rows)), @"");
-    insta::assert_snapshot!(error(Array::from_host(&runtime, &counted(&[8]), &other)), @"");
-    insta::assert_snapshot!(error(Array::from_local(&runtime, &counted(&[4]), &[8], &rows)), @"");
-    insta::assert_snapshot!(error(Array::from_callback(&runtime, F32, &[8], &rows, |_| counted(&[3]))), @"");
+    insta::assert_snapshot!(error(Array::from_host(&runtime, &counted(&[6]), &rows)), @"NamedSharding(Mesh('x': 4), P('x',)) cuts dimension 0 into 4 equal parts, so its size should be divisible by 4, but it is 6 (full shape: (6))");
+    insta::assert_snapshot!(error(Array::from_host(&runtime, &counted(&[8]), &other)), @"NamedSharding(Mesh('x': 2), P('x',)) is for 2 devices, and the job has 4");
+    insta::assert_snapshot!(error(Array::from_local(&runtime, &counted(&[4]), &[8], &rows)), @"the part of f32[8] at [0:8] is f32[8], and f32[4] was given");
+    insta::assert_snapshot!(error(Array::from_callback(&runtime, F32, &[8], &rows, |_| counted(&[3]))), @"the part of f32[8] at [0:2] is f32[2], and f32[3] was given");
 
     let b = Builder::new("double");
     let x = b.sharded_parameter("x", F32, &[8], &rows);
     b.donate(x);
     let program = Program::compile(&runtime, b.build(&[(x * 2).with_sharding(&rows)]).unwrap()).unwrap();
     let error = |arguments: &[&Array]| program.run(arguments).unwrap_err().to_string();
-    insta::assert_snapshot!(error(&[]), @"");
-    insta::assert_snapshot!(error(&[&Array::replicated(&runtime, &counted(&[4])).unwrap()]), @"");
-    insta::assert_snapshot!(error(&[&Array::replicated(&runtime, &counted(&[8])).unwrap()]), @"");
+    insta::assert_snapshot!(error(&[]), @"the program takes 1 arguments, 0 were given");
+    insta::assert_snapshot!(error(&[&Array::replicated(&runtime, &counted(&[4])).unwrap()]), @"argument 0: is f32[4], the program takes f32[8]");
+    insta::assert_snapshot!(error(&[&Array::replicated(&runtime, &counted(&[8])).unwrap()]), @"argument 0: lies on the devices as {replicated}, the program takes it as {devices=[4]<=[4]}: see Array::reshard");
     let x = Array::from_host(&runtime, &counted(&[8]), &rows).unwrap();
     let doubled = program.run(&[&x]).unwrap();
     assert_eq!(doubled[0].to_host().unwrap().to_elements::<f32>().unwrap()[7], 14.0);
     assert!(x.is_donated().unwrap());
-    insta::assert_snapshot!(error(&[&x]), @"");
+    insta::assert_snapshot!(error(&[&x]), @"argument 0: was donated to an earlier run, which has used up its memory");
 
     let b = Builder::new("small");
     let x = b.sharded_parameter("x", F32, &[8], &other);
     let error = Program::compile(&runtime, b.build(&[x]).unwrap()).err().unwrap();
-    insta::assert_snapshot!(error, @"");
+    insta::assert_snapshot!(error, @"the program needs 2 devices (1 replica × 2 partitions), the global view has 4: try -n 1 --devices-per-process 2");
+}
+
+#[test]
+fn an_array_moves_to_another_sharding() {
+    let runtime = open(4);
+    let mesh = Mesh::new(&[("x", 2), ("y", 2)]).unwrap();
+    let whole = counted(&[8, 4]);
+    let mut array = Array::replicated(&runtime, &whole).unwrap();
+    let specs: [PartitionSpec; 4] = [("x", "y").into(), (["y", "x"],).into(), (None, "y").into(), ().into()];
+    for spec in specs {
+        let sharding = mesh.sharding(spec).unwrap();
+        array = array.reshard(&runtime, &sharding).unwrap();
+        assert_eq!(*array.sharding(), sharding.to_hlo(2).unwrap());
+        assert_eq!(array.to_host().unwrap(), whole);
+    }
 }
 
 /// Each collective against what it is of the whole array, on a mesh whose devices are not in order.

@@ -11,7 +11,7 @@ use spmd_run::builder::{Builder, Conv, DotDims, Op, ScatterDims, random};
 use spmd_run::dtype::DType::{self, BF16, F32, S32, U32};
 use spmd_run::hlo::{self, HloModule, Program};
 use spmd_run::host_array::npz::read_npz;
-use spmd_run::host_array::{HostArray, compare};
+use spmd_run::host_array::{Fill, HostArray, compare};
 use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Runtime, World};
 
 fn one_device() -> Runtime {
@@ -230,6 +230,18 @@ fn indexing_and_its_derivatives() {
 }
 
 #[test]
+fn gradients_of_convolutions() {
+    check("convolution", 1e-5, |b, v| {
+        let (x, kernel) = (v[0], v[1]);
+        let first =
+            Conv { strides: vec![2, 1], padding: vec![(1, 0), (0, 2)], rhs_dilation: vec![1, 2], ..Conv::default() };
+        let second =
+            Conv { strides: vec![1, 2], padding: vec![(2, 1), (-1, 3)], lhs_dilation: vec![2, 1], ..Conv::default() };
+        with_gradients(b, weighted(b, &[x.conv(kernel, &first), x.conv(kernel, &second)]), v)
+    });
+}
+
+#[test]
 fn what_has_no_derivative() {
     check("forward", 1e-5, |b, v| {
         let [x, kernel, integers] = v[..] else { unreachable!() };
@@ -343,9 +355,9 @@ proptest! {
     fn gradients_are_those_of_finite_differences(steps in prop::collection::vec(0..STEPS.len(), 1..6), seed in any::<u64>()) {
         const H: f64 = 1e-5;
         let b = Builder::new("finite_differences");
-        let keys = random::split(random::key(&b, seed), 2);
-        let x = random::normal(keys[0], DType::F64, &[2, 3, 4]);
-        let v = random::normal(keys[1], DType::F64, &[2, 3, 4]);
+        let numbers = [0, 1].map(|number| HostArray::filled(Fill::Random { seed }, number, DType::F64, &[2, 3, 4]).unwrap());
+        let x = b.parameter("x", DType::F64, &[2, 3, 4]) * 4.0 - 2.0;
+        let v = b.parameter("v", DType::F64, &[2, 3, 4]) * 4.0 - 2.0;
         let loss = |x| {
             let y = steps.iter().fold(x, |x, &step| STEPS[step](&b, x));
             let weights = b.arange(DType::F64, y.num_elements()).cos().reshape(&y.dims());
@@ -355,7 +367,7 @@ proptest! {
         let value = loss(x);
         let found = (b.grad(value, &[x])[0] * v).sum(&[]);
         let scale = (b.grad(value, &[x])[0] * v).abs().sum(&[]);
-        let results = run_on(&DEVICE, b.build(&[found, expected, scale]).unwrap(), &[]);
+        let results = run_on(&DEVICE, b.build(&[found, expected, scale]).unwrap(), &numbers);
         let number = |index: usize| results[index].to_elements::<f64>().unwrap()[0];
         let (found, expected, scale) = (number(0), number(1), number(2));
         prop_assert!((found - expected).abs() <= 1e-6 * (1.0 + scale), "{found} {expected} {scale}");

@@ -3,7 +3,9 @@
 mod harness;
 
 use std::ffi::OsString;
+use std::net::TcpListener;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use harness::{Outcome, spmd_run};
 
@@ -36,9 +38,22 @@ fn on_four_devices(name: &str) -> String {
 
 #[test]
 fn hello_sees_all_devices() {
-    insta::assert_snapshot!(run("hello", 1, 1).stdout, @"");
-    insta::assert_snapshot!(run("hello", 2, 2).stdout, @"");
-    insta::assert_snapshot!(run("hello", 4, 1).stdout, @"");
+    insta::assert_snapshot!(run("hello", 1, 1).stdout, @"
+    processes: 1, devices: 1
+    cpu [0]
+    ");
+    insta::assert_snapshot!(run("hello", 2, 2).stdout, @"
+    processes: 2, devices: 4
+    cpu [0, 1]
+    cpu [2, 3]
+    ");
+    insta::assert_snapshot!(run("hello", 4, 1).stdout, @"
+    processes: 4, devices: 4
+    cpu [0]
+    cpu [1]
+    cpu [2]
+    cpu [3]
+    ");
 }
 
 #[test]
@@ -63,10 +78,32 @@ fn a_perceptron_learns_on_any_number_of_processes() {
 
 #[test]
 fn an_example_runs_alone() {
-    let mut command = std::process::Command::new(example("train_mlp"));
+    let mut command = Command::new(example("train_mlp"));
     command.arg("40").current_dir(harness::root());
     let alone = harness::run(command).success("train_mlp alone");
     assert_eq!(alone.stdout, run("train_mlp", 1, 1).stdout);
+}
+
+/// Processes that torchrun starts, or Ray, know their place from its variables.
+#[test]
+fn an_example_joins_the_job_of_a_scheduler() {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port();
+    let start = |rank: &str| {
+        let mut command = Command::new(example("all_reduce"));
+        command.envs([("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")]);
+        command.env("MASTER_PORT", port.to_string()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("it starts")
+    };
+    let outcomes = ["0", "1"].map(start).map(|child| harness::finish(child).success("all_reduce"));
+    assert_eq!(outcomes[0].stdout, "[[  3.0  30.0 300.0]]\n");
+    assert_eq!(outcomes[1].stdout, "");
+}
+
+#[test]
+fn a_failure_is_told_once() {
+    let job = ["-n", "3", "--"].map(OsString::from);
+    let outcome = spmd_run(job.into_iter().chain([example("train_mlp").into(), "no number".into()]));
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), "error: invalid digit found in string\n"));
 }
 
 #[test]

@@ -75,7 +75,7 @@ use std::panic::Location;
 
 use crate::dtype::DType;
 use crate::hlo::{self, HloModule, ModuleConfig, shape};
-use crate::mesh::{Mesh, NamedSharding};
+use crate::mesh::{HloSharding, Mesh, NamedSharding};
 use crate::proto::op_sharding::Type;
 use crate::proto::{HloInstructionProto, HloModuleProto, Kind, OpSharding, ProgramShapeProto, ShapeProto};
 
@@ -118,6 +118,12 @@ impl Builder {
             Ok(proto) => self.add_parameter(name, shape::array(dtype, dims), Some(proto)),
             Err(message) => self.fail("parameter", message),
         }
+    }
+
+    /// The next parameter, which lies on the devices as XLA says of another program's result.
+    #[track_caller]
+    pub(crate) fn placed_parameter(&self, dtype: DType, dims: &[i64], sharding: &HloSharding) -> Op<'_> {
+        self.add_parameter("array", shape::array(dtype, dims), Some(sharding.to_proto()))
     }
 
     #[track_caller]

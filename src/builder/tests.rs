@@ -100,7 +100,7 @@ fn wrong_shardings_are_explained() {
     insta::assert_snapshot!(message(|b| {
         let x = b.parameter("x", F32, &[4]);
         b.shard_map(&mesh, &[(x, ("data",).into())], &[().into()], |part| vec![part[0] + x.sum(&[])]);
-    }), @"");
+    }), @"reduce: 'shard_map.5' uses 'x.2' from outside, and only constants can be: pass it as an argument");
 }
 
 #[test]

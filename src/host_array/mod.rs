@@ -6,6 +6,7 @@ mod display;
 mod element;
 mod fill;
 mod json;
+mod nd;
 pub mod npz;
 mod region;
 mod typed;

@@ -5,6 +5,7 @@ use std::io::IoSlice;
 use std::ops::Range;
 use std::time::Instant;
 
+use crate::builder::{BuildError, Builder};
 use crate::dtype::DType;
 use crate::host_array::{self, HostArray, Side, copy_region};
 use crate::mesh::{HloSharding, NamedSharding, ShardingError, SpecError};
@@ -12,7 +13,7 @@ use crate::pjrt::{Buffer, HostLayout};
 use crate::transport::{Tag, Wait};
 
 use super::arrays::{GATHER, receive, shape_text};
-use super::{Runtime, RuntimeError};
+use super::{Program, Runtime, RuntimeError};
 
 /// An array of the whole job, as `jax.Array`: of one global shape, in parts that lie on the devices of its sharding. Each
 /// process holds those on its own devices.
@@ -49,6 +50,8 @@ pub enum ArrayError {
     Host(#[from] host_array::ArrayError),
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
+    #[error(transparent)]
+    Build(#[from] BuildError),
     #[error("{sharding} is for {of_mesh} devices, and the job has {of_job}")]
     DeviceCount { sharding: String, of_mesh: usize, of_job: usize },
     #[error("the part of {array} at [{index}] is {expected}, and {given} was given")]
@@ -190,6 +193,22 @@ impl Array {
         shards: Vec<(usize, Buffer)>,
     ) -> Array {
         Array { dtype, dims, sharding, shards }
+    }
+
+    /// The array on other devices, or cut otherwise: `jax.device_put` of an array that is there already. It compiles a
+    /// program; what is needed at every step is better part of the step's own ([`Op::with_sharding`]).
+    ///
+    /// [`Op::with_sharding`]: crate::builder::Op::with_sharding
+    ///
+    /// # Errors
+    /// The sharding does not fit the array or the job, the array was donated, or a device or another process fails.
+    pub fn reshard(&self, runtime: &Runtime, sharding: &NamedSharding) -> Result<Array, ArrayError> {
+        checked(runtime, &self.dims, sharding)?;
+        let builder = Builder::new("reshard");
+        let moved = builder.placed_parameter(self.dtype, &self.dims, &self.sharding).with_sharding(sharding);
+        let program = Program::compile(runtime, builder.build(&[moved])?)?;
+        let moved = program.run(&[self])?.pop();
+        moved.ok_or_else(|| RuntimeError::ArgumentCount { expected: 1, given: 0 }.into())
     }
 
     /// The element type.

@@ -92,7 +92,7 @@ pub enum ArgumentError {
 pub enum StepError {
     #[error("is {given}, the program takes {expected}")]
     Shape { given: String, expected: String },
-    #[error("lies on the devices as {given}, the program takes it as {expected}")]
+    #[error("lies on the devices as {given}, the program takes it as {expected}: see Array::reshard")]
     Sharding { given: String, expected: String },
     #[error("was donated to an earlier run, which has used up its memory")]
     Donated,

@@ -1,5 +1,6 @@
 //! Reverse-mode differentiation.
 
+mod convolution;
 mod elementwise;
 mod linear;
 mod movement;
@@ -30,8 +31,8 @@ impl Builder {
     /// The gradients of a scalar by some of the values that it was computed from, each of that value's shape, as
     /// `jax.grad`. They are part of the program like all else, so they can be differentiated again.
     ///
-    /// Derivatives exist of elementwise operations, products, sums, maxima and minima, gathers and sums into places, and of
-    /// all that moves elements, but not of loops, branches, sorts, convolutions and collectives: differentiating one of
+    /// Derivatives exist of elementwise operations, products, convolutions, sums, maxima and minima, gathers and sums into
+    /// places, and of all that moves elements, but not of loops, branches, sorts and collectives: differentiating one of
     /// these is an error. Where a maximum has ties, they share the derivative, as in JAX.
     #[track_caller]
     pub fn grad<'b>(&'b self, scalar: Op<'b>, by: &[Op<'b>]) -> Vec<Op<'b>> {
@@ -146,6 +147,7 @@ impl<'b> Site<'b> {
     fn derivatives(&self) -> Derivatives<'b> {
         match self.instruction.opcode.as_str() {
             "dot" => Ok(self.dot()),
+            "convolution" => self.convolution(),
             "reduce" => self.reduce(),
             "gather" => Ok(self.gather()),
             "scatter" => self.scatter(),

@@ -121,6 +121,16 @@ def indexing(table, updates, indices):
 case("indexing", with_gradients(indexing, 2), floats(4, 6, 2)[..., 0], floats(6, 6), np.array([[0, 3, 2], [3, 1, 0]], np.int32))
 
 
+def convolution(x, kernel):
+    dims = ("NHWC", "HWIO", "NHWC")
+    y = lax.conv_general_dilated(x, kernel, (2, 1), ((1, 0), (0, 2)), rhs_dilation=(1, 2), dimension_numbers=dims)
+    z = lax.conv_general_dilated(x, kernel, (1, 2), ((2, 1), (-1, 3)), lhs_dilation=(2, 1), dimension_numbers=dims)
+    return weighted(y, z)
+
+
+case("convolution", with_gradients(convolution, 2), floats(2, 6, 8, 3), floats(3, 2, 3, 4))
+
+
 def forward(x, kernel, integers):
     return (
         lax.conv_general_dilated(x, kernel, (2, 1), ((1, 0), (0, 2)), rhs_dilation=(1, 2),
