@@ -8,20 +8,27 @@ use std::process::ExitCode;
 use spmd_run::builder::{Builder, Op, random};
 use spmd_run::dtype::DType::F32;
 use spmd_run::host_array::HostArray;
-use spmd_run::mesh::{Mesh, NamedSharding};
+use spmd_run::mesh::{Mesh, NamedSharding, SpecError};
 use spmd_run::runtime::{Array, Program};
 
 const BATCH: i64 = 64;
 const HIDDEN: i64 = 32;
 const RATE: f64 = 0.1;
 
-/// Names, shapes and shardings of the parameters.
-fn parameters(mesh: &Mesh) -> Result<[(&'static str, Vec<i64>, NamedSharding); 4], Box<dyn std::error::Error>> {
-    Ok([
-        ("w1", vec![1, HIDDEN], mesh.sharding((None, "model"))?),
-        ("b1", vec![HIDDEN], mesh.sharding(("model",))?),
-        ("w2", vec![HIDDEN, 1], mesh.sharding(("model", None))?),
-        ("b2", vec![1], mesh.sharding(())?),
+/// A parameter of the network.
+struct Layer {
+    name: &'static str,
+    dims: Vec<i64>,
+    sharding: NamedSharding,
+}
+
+fn layers(mesh: &Mesh) -> Result<Vec<Layer>, SpecError> {
+    let layer = |name, dims: &[i64], sharding| Layer { name, dims: dims.to_vec(), sharding };
+    Ok(vec![
+        layer("w1", &[1, HIDDEN], mesh.sharding((None, "model"))?),
+        layer("b1", &[HIDDEN], mesh.sharding(("model",))?),
+        layer("w2", &[HIDDEN, 1], mesh.sharding(("model", None))?),
+        layer("b2", &[1], mesh.sharding(())?),
     ])
 }
 
@@ -37,29 +44,27 @@ fn main() -> ExitCode {
         let devices = runtime.device_count();
         let model = if devices.is_multiple_of(2) { 2 } else { 1 };
         let mesh = Mesh::new(&[("data", devices / model), ("model", model)])?;
-        let layers = parameters(&mesh)?;
+        let layers = layers(&mesh)?;
         let of_batch = mesh.sharding(("data", None))?;
 
         let b = Builder::new("init");
         let keys = random::split(random::key(&b, 0), layers.len());
-        let made = layers.iter().zip(keys).map(|((_, dims, sharding), key)| {
-            let scale = if dims.len() == 2 { (2.0 / dims[0] as f64).sqrt() } else { 0.1 };
-            (random::normal(key, F32, dims) * scale).with_sharding(sharding)
+        let made = layers.iter().zip(keys).map(|(layer, key)| {
+            let scale = if layer.dims.len() == 2 { (2.0 / layer.dims[0] as f64).sqrt() } else { 0.1 };
+            (random::normal(key, F32, &layer.dims) * scale).with_sharding(&layer.sharding)
         });
         let init = Program::compile(runtime, b.build(&made.collect::<Vec<_>>())?)?;
 
         let b = Builder::new("step");
-        let current: Vec<Op> =
-            layers.iter().map(|(name, dims, sharding)| b.sharded_parameter(name, F32, dims, sharding)).collect();
+        let parameter = |layer: &Layer| b.sharded_parameter(layer.name, F32, &layer.dims, &layer.sharding);
+        let current: Vec<Op> = layers.iter().map(parameter).collect();
         let x = b.sharded_parameter("x", F32, &[BATCH, 1], &of_batch);
         let y = b.sharded_parameter("y", F32, &[BATCH, 1], &of_batch);
         let loss = loss(&current, x, y);
         let gradients = b.grad(loss, &current);
-        let mut results: Vec<Op> = current
-            .iter()
-            .zip(gradients)
-            .zip(&layers)
-            .map(|((&value, gradient), (_, _, sharding))| (value - gradient * RATE).with_sharding(sharding))
+        let updates = current.iter().zip(gradients).zip(&layers);
+        let mut results: Vec<Op> = updates
+            .map(|((&value, gradient), layer)| (value - gradient * RATE).with_sharding(&layer.sharding))
             .collect();
         current.iter().for_each(|&value| b.donate(value));
         results.push(loss.with_sharding(&mesh.sharding(())?));

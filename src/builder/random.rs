@@ -61,7 +61,7 @@ pub fn bits<'b>(key: Op<'b>, dims: &[i64]) -> Op<'b> {
     let mut stride = 1i64;
     for axis in (0..dims.len()).rev() {
         places = places + builder.iota(DType::U32, dims, axis as i64) * stride;
-        stride *= dims[axis];
+        stride = stride.saturating_mul(dims[axis]);
     }
     let (first, second) = threefry(key, places.zeros_like(), places);
     first ^ second
