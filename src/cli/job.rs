@@ -1,17 +1,16 @@
 //! Options that every command with controller processes takes, and who this process is under them.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use spmd_run::cluster::{self, Detected, Environment, host};
-use spmd_run::launch::{self, ControllerEnv, LocalJob};
+use spmd_run::cluster::{self, Detected, Environment};
+use spmd_run::launch::{self, ControllerEnv, LocalJob, Settings};
 use spmd_run::plugins;
-use spmd_run::rendezvous::{self, Abort, JobToken, JoinError, JoinOptions, Rendezvous};
-use spmd_run::runtime::{DataPlaneOptions, World};
-use spmd_run::transport::Carrier;
+use spmd_run::rendezvous::{self, Abort, JobToken, JoinError, JoinOptions};
+use spmd_run::runtime::{self, DataPlaneOptions, World};
 use spmd_run::transport::mesh::Choice;
 
 use super::mpi::{self, Meeting, Session};
@@ -131,6 +130,44 @@ impl JobOptions {
         }
     }
 
+    /// Whether this process has been started as one of the job, for a program that joins it by itself.
+    pub fn is_member(&self) -> Result<bool, Failure> {
+        let by_hand = self.coordinator.is_some() && self.process_id.is_some() && self.processes.is_some();
+        if ControllerEnv::is_set() || by_hand || self.cluster == Cluster::None {
+            return Ok(ControllerEnv::is_set() || by_hand);
+        }
+        let detected = cluster::detect(&Environment::of_process()).map_err(Failure::wrong_usage)?;
+        Ok(detected.is_some_and(|detected| detected.process_count != Some(1)))
+    }
+
+    /// Starts this command again in every process of the job: there it gives way to its program.
+    pub fn launch_programs(&self) -> Result<u8, Failure> {
+        match self.role()? {
+            Role::Launcher { processes } => launch(processes, None),
+            Role::Controller(_) => Err(Failure::usage("this process is part of a job already")),
+        }
+    }
+
+    /// The environment by which a program that joins the job by itself learns of these options.
+    pub fn environment_of_program(&self) -> Result<Vec<(&'static str, OsString)>, Failure> {
+        let unheard = [("--transport", self.transport != Transport::Auto), ("--timeout", self.timeout.is_some())];
+        if let Some((option, _)) = unheard.iter().find(|(_, given)| *given) {
+            return Err(Failure::usage(format!("{option}: a program of its own cannot be told: leave it out")));
+        }
+        let settings = Settings {
+            devices_per_process: self.devices_per_process,
+            plugin: self.plugin.clone(),
+            rendezvous_timeout: self.rendezvous_timeout,
+            stall_timeout: self.stall_timeout,
+        };
+        let mut environment = settings.to_env();
+        if let (Some(coordinator), Some(index), Some(count)) = (&self.coordinator, self.process_id, self.processes) {
+            environment.extend(ControllerEnv::place(coordinator, index, count));
+            environment.extend(self.token()?.map(|token| (JobToken::VARIABLE, token.reveal().into())));
+        }
+        Ok(environment)
+    }
+
     /// Decides who this process is, by the options and the environment.
     pub fn role(&self) -> Result<Role, Failure> {
         self.refuse_later_options()?;
@@ -239,7 +276,7 @@ impl JobOptions {
         let host_coordinator = match (host_coordinator, process_index) {
             (None, 0) => {
                 let is_shared = token.is_some() && !detected.on_one_host();
-                Some(listen_for_peers(&coordinator, is_shared).map_err(join_failure)?)
+                Some(runtime::listen_for_peers(&coordinator, is_shared).map_err(join_failure)?)
             }
             (listener, _) => listener,
         };
@@ -307,18 +344,11 @@ impl Membership {
             Membership::Launched(options) => (options, true, None),
             Membership::ByHand(options, session) => (options, false, session),
         };
-        let towards_coordinator = address_towards(&options.coordinator);
-        let secret = options.token.as_ref().map(|token| token.derive_key("spmd-run 2026 data plane"));
-        let rendezvous = Rendezvous::join(options).map_err(join_failure)?;
-        let on_several_hosts = rendezvous.hosts().iter().any(|host| Some(host) != rendezvous.hosts().first());
-        // Strangers may knock at an address that other hosts reach.
-        let is_hidden = towards_coordinator.is_loopback() && on_several_hosts && secret.is_some();
-        let data_plane = DataPlaneOptions {
-            address: if is_hidden { host::address_for_peers() } else { towards_coordinator },
-            secret: secret.unwrap_or([0; 32]),
-            transport: session.as_ref().map_or(Carrier::Mesh(job.mesh_choice()), mpi::carrier),
-        };
-        let world = World::of(rendezvous, job.stall_timeout);
+        let (world, mut data_plane) =
+            runtime::join(options, job.stall_timeout, job.mesh_choice()).map_err(join_failure)?;
+        if let Some(session) = &session {
+            data_plane.transport = mpi::carrier(session);
+        }
         watch_time(job.timeout, world.clone(), launched);
         leave_when_aborted(&world, launched);
         let code = part(world.clone(), data_plane).and_then(|code| {
@@ -370,30 +400,6 @@ pub(super) fn join_failure(error: JoinError) -> Failure {
         JoinError::Options(_) => Failure::wrong_usage(error),
         _ => Failure::peer(error),
     }
-}
-
-/// Opens the coordinator's socket. A host's name often leads to a loopback address on that host itself, where processes of
-/// others could not reach it: then the socket listens on all addresses.
-fn listen_for_peers(coordinator: &str, is_shared: bool) -> Result<TcpListener, JoinError> {
-    let listener = rendezvous::listen(coordinator)?;
-    let address = listener.local_addr().ok().filter(|address| is_shared && address.ip().is_loopback());
-    match address {
-        Some(address) if !coordinator.starts_with("localhost:") && coordinator.parse::<SocketAddr>().is_err() => {
-            drop(listener);
-            rendezvous::listen(&SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()).to_string())
-        }
-        _ => Ok(listener),
-    }
-}
-
-/// The address of the interface that leads to the coordinator; loopback where that cannot be told.
-fn address_towards(coordinator: &str) -> IpAddr {
-    // Connecting a datagram socket sends nothing: it only chooses a route.
-    let route = UdpSocket::bind(("0.0.0.0", 0)).and_then(|socket| {
-        socket.connect(coordinator)?;
-        socket.local_addr()
-    });
-    route.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |address| address.ip())
 }
 
 /// The failure of this process because of another one's. In a job with a launcher the message is shown once: by the

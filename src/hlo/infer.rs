@@ -62,6 +62,17 @@ pub(super) fn infer(
     }
 }
 
+/// The shape of an instruction by its opcode's name, as [`infer`].
+pub(crate) fn infer_shape(
+    instruction: &HloInstructionProto,
+    operands: &[&ShapeProto],
+    called: Option<&ShapeProto>,
+) -> Inferred {
+    let opcode = Opcode::from_name(&instruction.opcode);
+    let opcode = opcode.ok_or_else(|| format!("unknown opcode '{}'", instruction.opcode))?;
+    infer(opcode, instruction, operands, called)
+}
+
 fn reduce(instruction: &HloInstructionProto, operand: &ShapeProto, called: &ShapeProto) -> Inferred {
     let kept = others(&instruction.dimensions, operand.dimensions.len())?;
     over_results(called, |element| with_dims(element, operand, &kept))
