@@ -21,6 +21,11 @@ pub struct HloInstructionProto {
 }
 
 impl HloInstructionProto {
+    /// An instruction that has nothing but an opcode.
+    pub fn new(opcode: &str) -> HloInstructionProto {
+        HloInstructionCommon { opcode: opcode.to_owned(), ..Default::default() }.into()
+    }
+
     /// What only some opcodes have.
     #[inline]
     pub fn details(&self) -> &HloInstructionDetails {
