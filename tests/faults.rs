@@ -176,7 +176,8 @@ fn processes_with_different_jobs_are_told_in_what_they_differ() {
 #[test]
 fn the_status_of_a_running_job_is_shown() {
     let address = free_address();
-    let jobs = ["0", "1"].map(|index| start(by_hand(&address, index, &LONG)));
+    let arguments = [&LONG[..], &["--timeout", "300"]].concat();
+    let jobs = ["0", "1"].map(|index| start(by_hand(&address, index, &arguments)));
     let id = JobId::of(Some(&TOKEN.parse().expect("a token"))).to_string();
     let ask = |arguments: &[&str]| {
         let mut command = command(["status"].iter().chain(arguments));

@@ -185,7 +185,19 @@ mod tests {
                 ProcessStatus { process_index: 3, ..ProcessStatus::default() },
             ],
         };
-        insta::assert_snapshot!(text(&job), @"");
+        insta::assert_snapshot!(text(&job), @"
+        job 0badcafe, up for 1 h 2 min
+        processes  4: 3 active, 1 pending
+        devices    6, slices 1
+        step       5, 12.3 per second
+        moved      9.0 GiB
+
+        process  host    state    devices  step    moved  at
+              0  host-0  active         2     5  3.0 GiB  in all-reduce.3
+              1  host-1  active         2     5  3.0 GiB  running 'main'
+              2  host-2  active         2     5  3.0 GiB  silent for 4.8 s
+              3          pending        0     0      0 B
+        ");
         assert_eq!([seconds(2.25), seconds(75.0)], ["2.2 s", "1 min 15 s"]);
         assert_eq!([bytes(0), bytes(1023), bytes(1536), bytes(u64::MAX)], ["0 B", "1023 B", "1.5 KiB", "16384.0 PiB"]);
     }

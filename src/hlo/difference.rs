@@ -69,9 +69,14 @@ mod tests {
             Program::Hlo(parse(&text, "m.hlo").unwrap())
         };
         assert_eq!(first_difference(&program("add"), &program("add")), None);
-        insta::assert_snapshot!(first_difference(&program("add"), &program("multiply")).unwrap(), @"");
+        insta::assert_snapshot!(first_difference(&program("add"), &program("multiply")).unwrap(), @"
+        in ENTRY %main
+          %y = f32[4] add(%x, %x)
+          %y = f32[4] multiply(%x, %x)
+        ");
         let mlir = |text: &str| Program::Mlir(text.into());
-        insta::assert_snapshot!(first_difference(&mlir("module {\n  a\n}"), &mlir("module {\n  a\n  b\n}")).unwrap(), @"");
+        let longer = first_difference(&mlir("module {\n  a\n}"), &mlir("module {\n  a\n  b\n}")).unwrap();
+        assert_eq!((&*longer.within, &*longer.first, &*longer.second), ("module", "}", "b"));
         assert_eq!(first_difference(&mlir("same"), &program("add")).unwrap().first, "same");
     }
 }

@@ -1,5 +1,6 @@
 //! One connection to the coordinator, from the handshake to its end.
 
+use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -21,7 +22,7 @@ use super::{HANDSHAKE_LIMIT, Shared};
 
 const CHUNK: usize = 16 << 10;
 
-pub async fn serve(mut stream: TcpStream, address: SocketAddr, shared: Rc<Shared>) {
+pub async fn serve(mut stream: TcpStream, address: SocketAddr, shared: Rc<Shared>, has_joined: Rc<Cell<bool>>) {
     let _ = stream.set_nodelay(true);
     let admitted = timeout(HANDSHAKE_LIMIT, admit(&mut stream, &shared)).await;
     let (call, join, decoder) = match admitted {
@@ -44,9 +45,7 @@ pub async fn serve(mut stream: TcpStream, address: SocketAddr, shared: Rc<Shared
         return;
     }
     tracing::debug!("process {} ({}) has joined from {address}", join.process_index, join.host);
-    if let Some(this) = tokio::task::try_id() {
-        shared.strangers.borrow_mut().retain(|task| task.id() != this);
-    }
+    has_joined.set(true);
     let (read, write) = stream.into_split();
     let writer = tokio::task::spawn_local(write_all(write, outgoing));
     shared.writers.borrow_mut().push(writer);

@@ -5,7 +5,7 @@ mod members;
 mod observers;
 mod state;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::net::TcpListener;
 use std::rc::Rc;
@@ -109,8 +109,8 @@ struct Shared {
     key: Key,
     job: JobId,
     heartbeat: Heartbeat,
-    /// Peers that have not joined yet, oldest first.
-    strangers: RefCell<VecDeque<AbortHandle>>,
+    /// Peers that had not joined when they were last looked at, oldest first.
+    strangers: RefCell<VecDeque<Stranger>>,
     max_strangers: usize,
     writers: RefCell<Vec<tokio::task::JoinHandle<()>>>,
 }
@@ -170,19 +170,29 @@ async fn serve(
     .await;
 }
 
+/// A peer from its first moment on.
+struct Stranger {
+    task: AbortHandle,
+    has_joined: Rc<Cell<bool>>,
+}
+
 async fn accept(listener: &tokio::net::TcpListener, shared: &Rc<Shared>) {
     loop {
         match listener.accept().await {
             Ok((stream, address)) => {
                 let mut strangers = shared.strangers.borrow_mut();
-                strangers.retain(|task| !task.is_finished());
+                if strangers.len() >= shared.max_strangers {
+                    strangers.retain(|stranger| !stranger.has_joined.get() && !stranger.task.is_finished());
+                }
                 if strangers.len() >= shared.max_strangers
                     && let Some(oldest) = strangers.pop_front()
                 {
-                    oldest.abort();
+                    oldest.task.abort();
                 }
-                let task = tokio::task::spawn_local(connection::serve(stream, address, shared.clone()));
-                strangers.push_back(task.abort_handle());
+                let has_joined = Rc::new(Cell::new(false));
+                let served = connection::serve(stream, address, shared.clone(), has_joined.clone());
+                let task = tokio::task::spawn_local(served).abort_handle();
+                strangers.push_back(Stranger { task, has_joined });
             }
             Err(error) => {
                 tracing::debug!("the coordinator cannot accept a connection: {error}");

@@ -47,6 +47,14 @@ struct Arrival {
     body: Body,
 }
 
+/// Processes that wait for all others at one place.
+#[derive(Default)]
+struct Meeting {
+    arrivals: BTreeMap<u32, Arrival>,
+    /// What their contributions have together, as they are sent to all.
+    bytes: usize,
+}
+
 struct KeyWait {
     process: u32,
     call: u64,
@@ -68,10 +76,12 @@ pub struct State {
     complete: bool,
     /// Half of the time that a stall may last is over, and that has been told.
     warned: bool,
-    meetings: HashMap<Place, BTreeMap<u32, Arrival>>,
+    meetings: HashMap<Place, Meeting>,
     store: HashMap<String, Body>,
     store_bytes: usize,
     key_waits: Vec<KeyWait>,
+    /// No wait ends before this. Those that are over are not looked for, as that would take longer the more there are.
+    deadline: Option<Instant>,
     abort: Option<Abort>,
     /// Process 0's call that waits for all other connections to close, and how long.
     last: Option<(u64, Instant)>,
@@ -122,6 +132,7 @@ impl State {
             store: HashMap::new(),
             store_bytes: 0,
             key_waits: Vec::new(),
+            deadline: None,
             abort: None,
             last: None,
             last_words: None,
@@ -195,7 +206,11 @@ impl State {
             }
             Request::Get { key, timeout } => match self.store.get(&key) {
                 Some(value) => self.answer(process, call, Response::Value, value.clone()),
-                None => self.key_waits.push(KeyWait { process, call, key, deadline: later(now, timeout) }),
+                None => {
+                    let deadline = later(now, timeout);
+                    self.wake_by(deadline);
+                    self.key_waits.push(KeyWait { process, call, key, deadline });
+                }
             },
             Request::TryGet { key } => match self.store.get(&key) {
                 Some(value) => self.answer(process, call, Response::Value, value.clone()),
@@ -296,14 +311,14 @@ impl State {
     fn warn_of_waits(&mut self, now: Instant) {
         let is_late =
             |arrival: &Arrival| !arrival.warned && now >= arrival.since + (arrival.deadline - arrival.since) / 2;
-        let late = |(place, arrivals): (&Place, &BTreeMap<u32, Arrival>)| {
-            let arrival = arrivals.values().find(|arrival| is_late(arrival))?;
+        let late = |(place, meeting): (&Place, &Meeting)| {
+            let arrival = meeting.arrivals.values().find(|arrival| is_late(arrival))?;
             Some((place.clone(), self.missing(now, place, arrival)))
         };
         let late: Vec<_> = self.meetings.iter().filter_map(late).collect();
         for (place, missing) in late {
             tracing::warn!("{missing}");
-            for arrival in self.meetings.get_mut(&place).into_iter().flat_map(BTreeMap::values_mut) {
+            for arrival in self.meetings.get_mut(&place).into_iter().flat_map(|meeting| meeting.arrivals.values_mut()) {
                 arrival.warned = true;
             }
         }
@@ -332,9 +347,11 @@ impl State {
 
     /// When `expire` should be called next.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let arrivals = self.meetings.values().flat_map(|arrivals| arrivals.values().map(|arrival| arrival.deadline));
-        let key_waits = self.key_waits.iter().map(|wait| wait.deadline);
-        arrivals.chain(key_waits).chain(self.last.map(|(_, deadline)| deadline)).min()
+        self.deadline.into_iter().chain(self.last.map(|(_, deadline)| deadline)).min()
+    }
+
+    fn wake_by(&mut self, deadline: Instant) {
+        self.deadline = Some(self.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
     }
 
     /// Ends the waits that have run out.
@@ -346,15 +363,20 @@ impl State {
         }
 
         let mut expired = Vec::new();
-        for (place, arrivals) in &self.meetings {
-            let over = arrivals.iter().filter(|(_, arrival)| arrival.deadline <= now);
+        for (place, meeting) in &self.meetings {
+            let over = meeting.arrivals.iter().filter(|(_, arrival)| arrival.deadline <= now);
             expired.extend(over.map(|(process, arrival)| (*process, arrival.call, self.missing(now, place, arrival))));
         }
         for (process, _, missing) in &expired {
-            if let Some(arrivals) = self.meetings.get_mut(&missing.place) {
-                arrivals.remove(process);
+            if let Some(meeting) = self.meetings.get_mut(&missing.place)
+                && let Some(arrival) = meeting.arrivals.remove(process)
+            {
+                meeting.bytes -= CONTRIBUTION_LENGTH + arrival.body.len();
             }
         }
+        let arrivals = self.meetings.values().flat_map(|meeting| meeting.arrivals.values());
+        let deadlines = arrivals.map(|arrival| arrival.deadline).chain(self.key_waits.iter().map(|wait| wait.deadline));
+        self.deadline = deadlines.min();
         let gave_up = expired.iter().find(|(_, _, missing)| missing.place == Place::Join);
         let gave_up = gave_up.map(|(process, _, missing)| (*process, missing.to_string()));
         for (process, call, missing) in expired {
@@ -437,20 +459,22 @@ impl State {
                 return self.reject(process, call, reason);
             }
         }
-        let arrivals = self.meetings.entry(place.clone()).or_default();
-        if arrivals.contains_key(&process) {
+        let meeting = self.meetings.entry(place.clone()).or_default();
+        if meeting.arrivals.contains_key(&process) {
             return self.reject(process, call, format!("process {process} is already at {place}"));
         }
-        let sizes = arrivals.values().map(|arrival| arrival.body.len() + CONTRIBUTION_LENGTH);
-        let gathered = sizes.sum::<usize>() + body.len() + CONTRIBUTION_LENGTH;
-        if gathered > MAX_BODY {
+        let bytes = meeting.bytes + CONTRIBUTION_LENGTH + body.len();
+        if bytes > MAX_BODY {
             return self.reject(process, call, format!("{place} would have more than {MAX_BODY} bytes"));
         }
-        arrivals.insert(process, Arrival { call, since: now, deadline: later(now, timeout), warned: false, body });
-        if arrivals.len() == self.process_count as usize {
-            let arrivals = self.meetings.remove(&place).unwrap_or_default();
-            self.complete(now, &place, arrivals);
+        meeting.bytes = bytes;
+        let deadline = later(now, timeout);
+        meeting.arrivals.insert(process, Arrival { call, since: now, deadline, warned: false, body });
+        if meeting.arrivals.len() == self.process_count as usize {
+            let Meeting { arrivals, .. } = self.meetings.remove(&place).unwrap_or_default();
+            return self.complete(now, &place, arrivals);
         }
+        self.wake_by(deadline);
     }
 
     fn complete(&mut self, now: Instant, place: &Place, arrivals: BTreeMap<u32, Arrival>) {
@@ -500,12 +524,12 @@ impl State {
     /// Ends the meetings that cannot happen any more because a process has left.
     fn forsake(&mut self, process: u32) {
         let name = self.members.name(process);
-        for (place, arrivals) in std::mem::take(&mut self.meetings) {
+        for (place, meeting) in std::mem::take(&mut self.meetings) {
             if place == Place::Shutdown {
-                self.meetings.insert(place, arrivals);
+                self.meetings.insert(place, meeting);
                 continue;
             }
-            for (waiting, arrival) in arrivals {
+            for (waiting, arrival) in meeting.arrivals {
                 self.reject(waiting, arrival.call, format!("{place} cannot be met: {name} has left the job"));
             }
         }
@@ -515,8 +539,8 @@ impl State {
     fn places(&self) -> BTreeMap<u32, Place> {
         let waits = self.key_waits.iter().map(|wait| (wait.process, Place::Key(wait.key.clone())));
         let mut places: BTreeMap<u32, Place> = waits.collect();
-        for (place, arrivals) in &self.meetings {
-            for process in arrivals.keys() {
+        for (place, meeting) in &self.meetings {
+            for process in meeting.arrivals.keys() {
                 let first = places.entry(*process).or_insert_with(|| place.clone());
                 if *place < *first {
                     *first = place.clone();
@@ -528,7 +552,8 @@ impl State {
 
     fn missing(&self, now: Instant, place: &Place, arrival: &Arrival) -> Missing {
         let here = self.meetings.get(place);
-        let absent = (0..self.process_count).filter(|process| here.is_none_or(|here| !here.contains_key(process)));
+        let absent =
+            (0..self.process_count).filter(|process| here.is_none_or(|here| !here.arrivals.contains_key(process)));
         let mut places = self.places();
         let processes =
             absent.map(|process| MissingProcess { waits_at: places.remove(&process), ..self.members.missing(process) });
