@@ -262,6 +262,7 @@ impl JobOptions {
             host_coordinator,
             token,
             slice: detected.slice.map_or(0, |slice| slice.index),
+            expected_hosts: detected.hosts,
             ..self.join_options(coordinator, process_index, process_count)
         };
         Ok(Membership::ByHand(self.control.watch(options)?, session))
