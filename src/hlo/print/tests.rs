@@ -173,6 +173,14 @@ fn names_of_axes_are_escaped() {
 }
 
 #[test]
+fn an_origin_of_another_shape_stays() {
+    let text = "HloModule m\n\n%wrapped {\n  %a = s32[] parameter(0)\n  ROOT %b = s32[] negate(%a), origin={{\"v\"}}\n}\n\n\
+                ENTRY %main {\n  %p = s32[] parameter(0)\n  %start = ((s32[]), s32[], s32[]) async-start(%p), \
+                calls=%wrapped, origin={{\"v\"}}\n  ROOT %done = s32[] async-done(%start)\n}\n";
+    assert_eq!(round_trip(text), text);
+}
+
+#[test]
 fn what_is_elided_stays_so() {
     let text = "HloModule m\n\nENTRY %main {\n  ROOT %c = f32[2,3] constant({...})\n}\n";
     assert_eq!(round_trip(text), text);
