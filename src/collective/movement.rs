@@ -232,12 +232,18 @@ pub(super) fn run(
         // meanwhile: each has one source.
         posted.push((*process, unsafe { exchange.post(*process, STEP, incoming.segments(calls))? }));
     }
+    let mut lent = Vec::with_capacity(plan.peers.len());
     for (process, sends, _) in &plan.peers {
-        send(*process, sends, calls, exchange, scratch)?;
+        let outgoing = Outgoing::new(sends, calls, scratch);
+        let loan = exchange.lend(*process, STEP, &outgoing.slices(sends))?;
+        lent.push((*process, loan, outgoing));
     }
     move_locally(plan, calls);
     for (process, receive) in posted {
         exchange.finish(process, receive)?;
+    }
+    for (process, loan, _outgoing) in lent {
+        exchange.reclaim(process, loan)?;
     }
     for incoming in incoming {
         incoming.unpack(calls);
@@ -256,7 +262,8 @@ pub(super) fn begin(
     scratch: &ScratchPool,
 ) -> Result<(), TransportError> {
     for (process, sends, _) in &plan.peers {
-        send(*process, sends, calls, exchange, scratch)?;
+        let outgoing = Outgoing::new(sends, calls, scratch);
+        exchange.send(*process, STEP, &outgoing.slices(sends))?;
     }
     move_locally(plan, calls);
     Ok(())
@@ -322,30 +329,42 @@ fn copy_locally(transfer: &Transfer, calls: &mut [Call]) {
     }
 }
 
-fn send(
-    process: u32,
-    transfers: &[Transfer],
-    calls: &[Call],
-    exchange: &Exchange<'_>,
-    scratch: &ScratchPool,
-) -> Result<(), TransportError> {
-    let operands: Vec<Input> = transfers.iter().map(|transfer| operand(calls, transfer)).collect();
-    let scattered = transfers.iter().filter(|transfer| transfer.source.contiguous().is_none());
-    let mut packed = scratch.take(scattered.map(|transfer| transfer.source.size()).sum());
-    let mut free = &mut packed[..];
-    let mut slices = Vec::with_capacity(transfers.len());
-    for (transfer, operand) in transfers.iter().zip(&operands) {
-        match transfer.source.contiguous() {
-            Some(range) => slices.push(IoSlice::new(&operand.bytes()[range])),
-            None => {
-                let (part, rest) = std::mem::take(&mut free).split_at_mut(transfer.source.size());
-                transfer.source.pack(operand.bytes(), part);
-                slices.push(IoSlice::new(part));
-                free = rest;
-            }
+/// What goes to one process: from the operands where its bytes lie together there, else from memory of its own.
+struct Outgoing<'a> {
+    operands: Vec<Input>,
+    packed: Scratch<'a>,
+}
+
+impl<'a> Outgoing<'a> {
+    fn new(transfers: &[Transfer], calls: &[Call], scratch: &'a ScratchPool) -> Outgoing<'a> {
+        let operands: Vec<Input> = transfers.iter().map(|transfer| operand(calls, transfer)).collect();
+        let scattered = || transfers.iter().zip(&operands).filter(|(transfer, _)| transfer.source.contiguous().is_none());
+        let mut packed = scratch.take(scattered().map(|(transfer, _)| transfer.source.size()).sum());
+        let mut free = &mut packed[..];
+        for (transfer, operand) in scattered() {
+            let (part, rest) = std::mem::take(&mut free).split_at_mut(transfer.source.size());
+            transfer.source.pack(operand.bytes(), part);
+            free = rest;
         }
+        Outgoing { operands, packed }
     }
-    exchange.send(process, STEP, &slices)
+
+    /// The bytes of the same transfers.
+    fn slices(&self, transfers: &[Transfer]) -> Vec<IoSlice<'_>> {
+        let mut packed = &self.packed[..];
+        let mut slices = Vec::with_capacity(transfers.len());
+        for (transfer, operand) in transfers.iter().zip(&self.operands) {
+            slices.push(IoSlice::new(match transfer.source.contiguous() {
+                Some(range) => &operand.bytes()[range],
+                None => {
+                    let (part, rest) = packed.split_at(transfer.source.size());
+                    packed = rest;
+                    part
+                }
+            }));
+        }
+        slices
+    }
 }
 
 /// What comes from one process: straight into the results where its bytes lie together there, else through memory of

@@ -26,17 +26,19 @@ pub fn listen(processes: usize) -> (Vec<TcpListener>, Vec<SocketAddr>) {
 pub enum Paths {
     Tcp,
     Shm,
+    /// Shared memory between processes that may not read each other's own.
+    Rings,
     /// Processes with an odd index use TCP only.
     Mixed,
 }
 
-pub const ALL_PATHS: [Paths; 3] = [Paths::Tcp, Paths::Shm, Paths::Mixed];
+pub const ALL_PATHS: [Paths; 4] = [Paths::Tcp, Paths::Shm, Paths::Rings, Paths::Mixed];
 
 impl Paths {
     fn choice(self, process: usize) -> Choice {
         match self {
             Paths::Tcp => Choice::Tcp,
-            Paths::Shm => Choice::Shm,
+            Paths::Shm | Paths::Rings => Choice::Shm,
             Paths::Mixed if process % 2 == 1 => Choice::Tcp,
             Paths::Mixed => Choice::Auto,
         }
@@ -55,11 +57,35 @@ pub fn connect(
         .map(|(index, listener)| {
             let (addresses, choice) = (addresses_of(index), paths.choice(index));
             std::thread::spawn(move || {
+                if paths == Paths::Rings {
+                    forbid_reading_of_memory();
+                }
                 connect_mesh(index as u32, listener, &addresses, SECRET, choice, PATIENCE).unwrap()
             })
         })
         .collect();
     connecting.into_iter().map(|thread| Arc::new(thread.join().unwrap())).collect()
+}
+
+/// Takes from this thread, and those that it starts, the right to read other processes' memory, as containers do.
+fn forbid_reading_of_memory() {
+    let statement = |code, k, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
+    let number_at = std::mem::offset_of!(libc::seccomp_data, nr) as u32;
+    let mut filter = [
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, number_at, 0, 0),
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_process_vm_readv as u32, 0, 1),
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0, 0),
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program and its statements outlive the calls, which copy them.
+    let outcomes = unsafe {
+        [
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+            libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program),
+        ]
+    };
+    assert_eq!(outcomes, [0, 0], "{}", std::io::Error::last_os_error());
 }
 
 /// All processes of a job.

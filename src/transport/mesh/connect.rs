@@ -63,20 +63,20 @@ pub enum Choice {
 /// An open way to another process.
 pub(super) struct Connection {
     pub stream: TcpStream,
-    /// The rings in shared memory, or why there are none.
-    pub rings: Result<(shm::Writer, shm::Reader), String>,
+    /// What both share, or why that is nothing.
+    pub shared: Result<shm::Shared, String>,
 }
 
 impl Connection {
     /// Whether the other process runs on this host, as far as that can be told.
     pub fn is_local(&self) -> bool {
         let ends = (self.stream.local_addr(), self.stream.peer_addr());
-        self.rings.is_ok() || matches!(ends, (Ok(here), Ok(there)) if here.ip() == there.ip())
+        self.shared.is_ok() || matches!(ends, (Ok(here), Ok(there)) if here.ip() == there.ip())
     }
 }
 
 /// Says what speaks on this port, and in which version.
-const MAGIC: [u8; 8] = *b"spmdrun\x02";
+const MAGIC: [u8; 8] = *b"spmdrun\x03";
 const NONCE_LEN: usize = 32;
 const MAC_LEN: usize = 32;
 /// Magic, sender, receiver, number of processes, nonce.
@@ -84,6 +84,9 @@ const HELLO_LEN: usize = 8 + 3 * 4 + NONCE_LEN;
 const ACCEPTED: u8 = 1;
 /// The first byte of an offer of shared memory.
 const OFFERED: u8 = 1;
+/// Whether the offer could be opened, and whether the memory of the process that made it can be read, too.
+const OPENED: u8 = 1;
+const READABLE: u8 = 2;
 
 /// A stranger on our port is given this long, and no more than this many at a time.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
@@ -181,7 +184,7 @@ impl Setup {
                 Ok(News::Connected(peer, connection)) => {
                     prepare(&connection.stream)?;
                     if let (Choice::Shm, Err(reason), Some(&address)) =
-                        (self.choice, &connection.rings, addresses.get(peer as usize))
+                        (self.choice, &connection.shared, addresses.get(peer as usize))
                     {
                         return Err(MeshError::NoSharedMemory { peer, address, reason: reason.clone() });
                     }
@@ -298,8 +301,8 @@ impl Setup {
         if verdict != [ACCEPTED] {
             return Err(malformed("it turned us away"));
         }
-        let rings = self.share_memory(&stream, end)?;
-        Ok(Some(Connection { stream, rings }))
+        let shared = self.share_memory(&stream, end)?;
+        Ok(Some(Connection { stream, shared }))
     }
 
     /// The called side of the handshake; returns who called.
@@ -325,12 +328,13 @@ impl Setup {
             return Err(malformed("it has another job secret"));
         }
         write_within(&stream, &[ACCEPTED], end)?;
-        let rings = self.share_memory(&stream, end)?;
-        Ok((peer, Connection { stream, rings }))
+        let shared = self.share_memory(&stream, end)?;
+        Ok((peer, Connection { stream, shared }))
     }
 
-    /// Both sides offer a ring and open the other's. The rings are used if both could, else both know why not.
-    fn share_memory(&self, stream: &TcpStream, end: Instant) -> io::Result<Result<(shm::Writer, shm::Reader), String>> {
+    /// Both sides offer a ring and open the other's, and try to read from the other's memory. The rings are used if both
+    /// could open them, else both know why not.
+    fn share_memory(&self, stream: &TcpStream, end: Instant) -> io::Result<Result<shm::Shared, String>> {
         let offered = match self.choice {
             Choice::Tcp => Err("this process uses TCP only".to_owned()),
             Choice::Auto | Choice::Shm => Offered::new().map_err(|error| format!("cannot share memory: {error}")),
@@ -349,13 +353,17 @@ impl Setup {
             (Ok(_), OFFERED) => open(&Offer::from_bytes(&theirs)),
             (Ok(_), _) => Err("the other process does not share memory".to_owned()),
         };
-        write_within(stream, &[u8::from(opened.is_ok())], end)?;
-        let mut they_opened = [0];
-        read_within(stream, &mut they_opened, end)?;
+        let verdict = opened.as_ref().map_or(0, |(_, memory)| if memory.is_some() { READABLE } else { OPENED });
+        write_within(stream, &[verdict], end)?;
+        let mut their_verdict = [0];
+        read_within(stream, &mut their_verdict, end)?;
         Ok(match (opened, offered) {
-            (Ok(theirs), Ok(ours)) if they_opened == [1] => {
-                Ok((shm::Writer::new(ours.into_segment()), shm::Reader::new(theirs)))
-            }
+            (Ok((theirs, memory)), Ok(ours)) if matches!(their_verdict, [OPENED | READABLE]) => Ok(shm::Shared {
+                writer: shm::Writer::new(ours.into_segment()),
+                reader: shm::Reader::new(theirs),
+                memory,
+                is_readable: their_verdict == [READABLE],
+            }),
             (Ok(_), _) => Err("the other process cannot open this one's memory".to_owned()),
             (Err(reason), _) => Err(reason),
         })
@@ -368,11 +376,15 @@ impl Setup {
     }
 }
 
-/// The ring of a process that may run elsewhere.
-fn open(offer: &Offer) -> Result<shm::Segment, String> {
+/// The ring of a process that may run elsewhere, and its memory if that may be read.
+fn open(offer: &Offer) -> Result<(shm::Segment, Option<shm::Memory>), String> {
     match host_id() {
         Ok(host) if host == offer.host => {
-            offer.open().map_err(|error| format!("cannot open the memory of process id {}: {error}", offer.process))
+            let ring = offer.open();
+            let ring = ring.map_err(|error| format!("cannot open the memory of process id {}: {error}", offer.process));
+            // The system may forbid it (Yama, seccomp); then all goes through the rings.
+            let memory = offer.memory().inspect_err(|error| tracing::debug!(%error, offer.process, "memory not read"));
+            Ok((ring?, memory.ok()))
         }
         Ok(_) => Err("it runs on another host or in another container".to_owned()),
         Err(error) => Err(format!("cannot tell on which host this is: {error}")),

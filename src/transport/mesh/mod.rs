@@ -53,7 +53,7 @@ impl Mesh {
         let spin = Spin::new(here);
         let mut peers = Vec::with_capacity(connections.len());
         for (index, connection) in connections.into_iter().enumerate() {
-            let peer = |Connection { stream, rings, .. }| Peer::new(index as u32, stream, rings.ok(), spin);
+            let peer = |Connection { stream, shared }| Peer::new(index as u32, stream, shared.ok(), spin);
             peers.push(connection.map(peer).transpose()?.map(Arc::new));
         }
         let shared = Arc::new(Shared {
@@ -93,6 +93,20 @@ impl Transport for Mesh {
 
     fn send(&self, to: u32, tag: Tag, data: &[IoSlice<'_>], wait: &Wait<'_>) -> Result<(), TransportError> {
         self.peer(to)?.send(&self.shared.peers, tag, data, wait)
+    }
+
+    fn lend(&self, to: u32, tag: Tag, data: &[IoSlice<'_>], wait: &Wait<'_>) -> Result<bool, TransportError> {
+        self.peer(to)?.lend(&self.shared.peers, tag, data, wait)
+    }
+
+    fn reclaim(&self, to: u32, tag: Tag, wait: &Wait<'_>) -> Result<(), TransportError> {
+        self.peer(to)?.reclaim(&self.shared.peers, tag, wait)
+    }
+
+    fn withdraw(&self, to: u32, _tag: Tag) {
+        if let Ok(peer) = self.peer(to) {
+            peer.withdraw();
+        }
     }
 
     unsafe fn post(&self, from: u32, tag: Tag, into: Vec<Segment>, deadline: Instant) -> Result<(), TransportError> {
