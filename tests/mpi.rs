@@ -141,6 +141,7 @@ fn collectives(transport: &Arc<MpiTransport>) {
     let process_of: Vec<usize> =
         LAYOUT.iter().enumerate().flat_map(|(process, &devices)| vec![process; devices as usize]).collect();
     let mine: Vec<usize> = (0..devices).filter(|&device| process_of[device] == process).collect();
+    let order = reference::Order::of_processes(process_of);
     for seed in 0..3 {
         let mut values = Values(seed);
         let specs: Vec<CollectiveSpec> =
@@ -149,7 +150,7 @@ fn collectives(transport: &Arc<MpiTransport>) {
         for run in 0..2 {
             for spec in &specs {
                 let operands = make_operands(spec, devices, &mut values);
-                let expected = reference::results(spec, &process_of, &operands);
+                let expected = reference::results(spec, &order, &operands);
                 let own: Vec<_> = mine.iter().map(|&device| operands[device].clone()).collect();
                 let found = enter(&program, run, spec, &own).unwrap_or_else(|error| panic!("{error} in {spec:?}"));
                 for (found, &device) in found.iter().zip(&mine) {

@@ -112,6 +112,12 @@ pub trait Transport: Send + Sync {
     /// Number of processes, this one included.
     fn process_count(&self) -> u32;
 
+    /// For each process the first one that runs on the same host, as far as that matters: where processes share memory, or
+    /// could. The same on every process.
+    fn hosts(&self) -> Vec<u32> {
+        (0..self.process_count()).collect()
+    }
+
     /// Sends the concatenation of `data` and returns when the memory may be changed again. For more than [`EAGER_LIMIT`]
     /// bytes that can be as late as when the peer completes the receive: [`Transport::lend`] them where processes could wait
     /// for each other in a circle.

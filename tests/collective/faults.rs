@@ -230,14 +230,11 @@ fn large_arrays_of_different_sizes_are_an_error() {
     for paths in [Paths::Tcp, Paths::Shm, Paths::Rings] {
         let (small, large) = (broadcast(0, 100_000, vec![]), broadcast(0, 200_000, vec![]));
         let job = Job::new(&[1, 1], paths, PATIENCE);
-        let program = |process: usize, spec: &CollectiveSpec| {
-            job.communicators[process].program(1, vec![spec.clone()]).unwrap()
-        };
+        let program =
+            |process: usize, spec: &CollectiveSpec| job.communicators[process].program(1, vec![spec.clone()]).unwrap();
         let (here, there) = (program(0, &small), program(1, &large));
-        let (sends, waits) = (
-            Pending::enter(&here, 1, &small, 0, zeros(&small)),
-            Pending::enter(&there, 1, &large, 0, zeros(&large)),
-        );
+        let (sends, waits) =
+            (Pending::enter(&here, 1, &small, 0, zeros(&small)), Pending::enter(&there, 1, &large, 0, zeros(&large)));
         assert_mentions(&waits.error(), &["broadcast"]);
         assert_mentions(&sends.error(), &["broadcast"]);
     }

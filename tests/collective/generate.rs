@@ -99,7 +99,8 @@ pub fn make_spec(key: u32, kind: usize, devices: usize, large: bool, values: &mu
     let groups = if values.below(5) == 0 { vec![] } else { values.groups(devices, !matches!(kind, 0 | 5 | 6)) };
     let group_size = groups.first().map_or(devices, Vec::len);
     let op = values.pick(&OPS);
-    let usable = |dtype: &DType| (kind > 1 || op.supports(*dtype)) && (!large || dtype.size() >= if kind > 1 { 8 } else { 2 });
+    let usable =
+        |dtype: &DType| (kind > 1 || op.supports(*dtype)) && (!large || dtype.size() >= if kind > 1 { 8 } else { 2 });
     let dtypes: Vec<DType> = DType::all().filter(usable).collect();
     let mut dims: Vec<usize> = (0..1 + values.below(3)).map(|_| values.below(5)).collect();
     let dim = values.below(dims.len());

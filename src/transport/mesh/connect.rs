@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::transport::shm::{self, OFFER_LEN, Offer, Offered, host_id};
+use crate::transport::shm::{self, HOST_LEN, HostId, OFFER_LEN, Offer, Offered};
 
 use super::Mesh;
 
@@ -63,6 +63,7 @@ pub enum Choice {
 /// An open way to another process.
 pub(super) struct Connection {
     pub stream: TcpStream,
+    pub host: HostId,
     /// What both share, or why that is nothing.
     pub shared: Result<shm::Shared, String>,
 }
@@ -79,8 +80,8 @@ impl Connection {
 const MAGIC: [u8; 8] = *b"spmdrun\x03";
 const NONCE_LEN: usize = 32;
 const MAC_LEN: usize = 32;
-/// Magic, sender, receiver, number of processes, nonce.
-const HELLO_LEN: usize = 8 + 3 * 4 + NONCE_LEN;
+/// Magic, sender, receiver, number of processes, nonce, the sender's host.
+const HELLO_LEN: usize = 8 + 3 * 4 + NONCE_LEN + HOST_LEN;
 const ACCEPTED: u8 = 1;
 /// The first byte of an offer of shared memory.
 const OFFERED: u8 = 1;
@@ -101,6 +102,8 @@ struct Setup {
     process_count: u32,
     key: [u8; 32],
     choice: Choice,
+    /// Unknown to all if this process does not share memory.
+    host: HostId,
     deadline: Instant,
     over: AtomicBool,
 }
@@ -135,6 +138,7 @@ pub fn connect_mesh(
         process_count,
         key: blake3::derive_key("spmd-run data plane handshake v1", secret),
         choice,
+        host: if choice == Choice::Tcp { HostId::UNKNOWN } else { HostId::here().unwrap_or(HostId::UNKNOWN) },
         deadline: Instant::now() + timeout.min(Duration::from_secs(365 * 24 * 60 * 60)),
         over: AtomicBool::new(false),
     });
@@ -157,7 +161,7 @@ pub fn connect_mesh(
     setup.over.store(true, Ordering::Relaxed);
     // Wakes the accepting thread.
     let _ = rustix::net::shutdown(&*listener, rustix::net::Shutdown::Both);
-    Ok(Mesh::new(process_index, connections?)?)
+    Ok(Mesh::new(process_index, setup.host, connections?)?)
 }
 
 impl Setup {
@@ -286,12 +290,12 @@ impl Setup {
     /// The caller's side of the handshake. `None` if the other side does not know the secret.
     fn introduce(&self, stream: TcpStream, peer: u32) -> io::Result<Option<Connection>> {
         let end = self.deadline.min(Instant::now() + HANDSHAKE_LIMIT);
-        let hello = hello(self.process_index, peer, self.process_count)?;
+        let hello = self.hello(peer)?;
         write_within(&stream, &hello, end)?;
         let mut answer = [0; HELLO_LEN + MAC_LEN];
         read_within(&stream, &mut answer, end)?;
         let (their_hello, their_mac) = answer.split_at(HELLO_LEN);
-        parse_hello(their_hello, self.process_index, self.process_count)?;
+        let (_, host) = parse_hello(their_hello, self.process_index, self.process_count)?;
         if !matches(&self.mac("called", &hello, their_hello), their_mac) {
             return Ok(None);
         }
@@ -301,8 +305,8 @@ impl Setup {
         if verdict != [ACCEPTED] {
             return Err(malformed("it turned us away"));
         }
-        let shared = self.share_memory(&stream, end)?;
-        Ok(Some(Connection { stream, shared }))
+        let shared = self.share_memory(&stream, host, end)?;
+        Ok(Some(Connection { stream, host, shared }))
     }
 
     /// The called side of the handshake; returns who called.
@@ -311,11 +315,11 @@ impl Setup {
         let end = self.deadline.min(Instant::now() + HANDSHAKE_LIMIT);
         let mut their_hello = [0; HELLO_LEN];
         read_within(&stream, &mut their_hello, end)?;
-        let peer = parse_hello(&their_hello, self.process_index, self.process_count)?;
+        let (peer, host) = parse_hello(&their_hello, self.process_index, self.process_count)?;
         if peer <= self.process_index {
             return Err(malformed(&format!("process {peer} called, which should be called")));
         }
-        let hello = hello(self.process_index, peer, self.process_count)?;
+        let hello = self.hello(peer)?;
         let mut answer = hello.to_vec();
         answer.extend_from_slice(self.mac("called", &their_hello, &hello).as_bytes());
         write_within(&stream, &answer, end)?;
@@ -328,13 +332,18 @@ impl Setup {
             return Err(malformed("it has another job secret"));
         }
         write_within(&stream, &[ACCEPTED], end)?;
-        let shared = self.share_memory(&stream, end)?;
-        Ok((peer, Connection { stream, shared }))
+        let shared = self.share_memory(&stream, host, end)?;
+        Ok((peer, Connection { stream, host, shared }))
     }
 
     /// Both sides offer a ring and open the other's, and try to read from the other's memory. The rings are used if both
     /// could open them, else both know why not.
-    fn share_memory(&self, stream: &TcpStream, end: Instant) -> io::Result<Result<shm::Shared, String>> {
+    fn share_memory(
+        &self,
+        stream: &TcpStream,
+        their_host: HostId,
+        end: Instant,
+    ) -> io::Result<Result<shm::Shared, String>> {
         let offered = match self.choice {
             Choice::Tcp => Err("this process uses TCP only".to_owned()),
             Choice::Auto | Choice::Shm => Offered::new().map_err(|error| format!("cannot share memory: {error}")),
@@ -350,7 +359,8 @@ impl Setup {
         let [kind, theirs @ ..] = theirs;
         let opened = match (&offered, kind) {
             (Err(reason), _) => Err(reason.clone()),
-            (Ok(_), OFFERED) => open(&Offer::from_bytes(&theirs)),
+            (Ok(_), OFFERED) if self.host.is_same(&their_host) => open(&Offer::from_bytes(&theirs)),
+            (Ok(_), OFFERED) => Err("it runs on another host or in another container".to_owned()),
             (Ok(_), _) => Err("the other process does not share memory".to_owned()),
         };
         let verdict = opened.as_ref().map_or(0, |(_, memory)| if memory.is_some() { READABLE } else { OPENED });
@@ -369,6 +379,19 @@ impl Setup {
         })
     }
 
+    fn hello(&self, to: u32) -> io::Result<[u8; HELLO_LEN]> {
+        let mut nonce = [0; NONCE_LEN];
+        File::open("/dev/urandom")?.read_exact(&mut nonce)?;
+        let mut hello = [0; HELLO_LEN];
+        let numbers = [self.process_index, to, self.process_count].map(u32::to_le_bytes);
+        let host = self.host.to_bytes();
+        let fields = [&MAGIC[..], numbers.as_flattened(), &nonce, &host];
+        for (place, byte) in hello.iter_mut().zip(fields.into_iter().flatten()) {
+            *place = *byte;
+        }
+        Ok(hello)
+    }
+
     fn mac(&self, role: &str, caller_hello: &[u8], called_hello: &[u8]) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
         hasher.update(role.as_bytes()).update(caller_hello).update(called_hello);
@@ -376,19 +399,13 @@ impl Setup {
     }
 }
 
-/// The ring of a process that may run elsewhere, and its memory if that may be read.
+/// The ring of a process of this host, and its memory if that may be read.
 fn open(offer: &Offer) -> Result<(shm::Segment, Option<shm::Memory>), String> {
-    match host_id() {
-        Ok(host) if host == offer.host => {
-            let ring = offer.open();
-            let ring = ring.map_err(|error| format!("cannot open the memory of process id {}: {error}", offer.process));
-            // The system may forbid it (Yama, seccomp); then all goes through the rings.
-            let memory = offer.memory().inspect_err(|error| tracing::debug!(%error, offer.process, "memory not read"));
-            Ok((ring?, memory.ok()))
-        }
-        Ok(_) => Err("it runs on another host or in another container".to_owned()),
-        Err(error) => Err(format!("cannot tell on which host this is: {error}")),
-    }
+    let ring = offer.open();
+    let ring = ring.map_err(|error| format!("cannot open the memory of process id {}: {error}", offer.process))?;
+    // The system may forbid it (Yama, seccomp); then all goes through the rings.
+    let memory = offer.memory().inspect_err(|error| tracing::debug!(%error, offer.process, "its memory is not read"));
+    Ok((ring, memory.ok()))
 }
 
 /// Compares in constant time.
@@ -396,19 +413,8 @@ fn matches(mac: &blake3::Hash, bytes: &[u8]) -> bool {
     blake3::Hash::from_slice(bytes).is_ok_and(|theirs| theirs == *mac)
 }
 
-fn hello(from: u32, to: u32, process_count: u32) -> io::Result<[u8; HELLO_LEN]> {
-    let mut nonce = [0; NONCE_LEN];
-    File::open("/dev/urandom")?.read_exact(&mut nonce)?;
-    let mut hello = [0; HELLO_LEN];
-    let fields = [&MAGIC[..], &from.to_le_bytes(), &to.to_le_bytes(), &process_count.to_le_bytes(), &nonce];
-    for (place, byte) in hello.iter_mut().zip(fields.into_iter().flatten()) {
-        *place = *byte;
-    }
-    Ok(hello)
-}
-
-/// Returns the sender of a hello that is meant for process `to`.
-fn parse_hello(bytes: &[u8], to: u32, process_count: u32) -> io::Result<u32> {
+/// Returns the sender of a hello that is meant for process `to`, and its host.
+fn parse_hello(bytes: &[u8], to: u32, process_count: u32) -> io::Result<(u32, HostId)> {
     let (magic, rest) = bytes.split_at_checked(MAGIC.len()).ok_or_else(|| malformed("a short hello"))?;
     if magic != MAGIC {
         return Err(malformed("it is not a process of a job, or runs another version"));
@@ -421,7 +427,9 @@ fn parse_hello(bytes: &[u8], to: u32, process_count: u32) -> io::Result<u32> {
     if for_whom != Some(to) {
         return Err(malformed(&format!("it looks for process {}", for_whom.unwrap_or(0))));
     }
-    from.filter(|from| *from < process_count).ok_or_else(|| malformed("a process index out of range"))
+    let from = from.filter(|from| *from < process_count).ok_or_else(|| malformed("a process index out of range"))?;
+    let host = bytes.last_chunk().copied().map(HostId::from_bytes).ok_or_else(|| malformed("a short hello"))?;
+    Ok((from, host))
 }
 
 fn malformed(problem: &str) -> io::Error {

@@ -112,12 +112,7 @@ impl Peers {
 
 impl Peer {
     /// A peer behind a connected socket that does not block and, where both share memory, a ring for each direction.
-    pub fn new(
-        index: u32,
-        stream: TcpStream,
-        shared: Option<shm::Shared>,
-        spin: Spin,
-    ) -> io::Result<Peer> {
+    pub fn new(index: u32, stream: TcpStream, shared: Option<shm::Shared>, spin: Spin) -> io::Result<Peer> {
         let stream = Arc::new(stream);
         let memory = shared.as_ref().and_then(|shared| shared.memory);
         let is_readable = shared.as_ref().is_some_and(|shared| shared.is_readable);
@@ -148,13 +143,7 @@ impl Peer {
     }
 
     /// Sends a message, or lets the peer read it from where it lies: then it has to stay until it is reclaimed.
-    pub fn lend(
-        &self,
-        peers: &Peers,
-        tag: Tag,
-        data: &[IoSlice<'_>],
-        wait: &Wait<'_>,
-    ) -> Result<bool, TransportError> {
+    pub fn lend(&self, peers: &Peers, tag: Tag, data: &[IoSlice<'_>], wait: &Wait<'_>) -> Result<bool, TransportError> {
         let is_large = data.iter().map(|slice| slice.len()).sum::<usize>() > EAGER_LIMIT;
         if is_large && self.is_readable {
             let run = |slice: &IoSlice<'_>| shm::Run { address: slice.as_ptr() as u64, len: slice.len() as u64 };

@@ -17,7 +17,7 @@ use super::EAGER_LIMIT;
 
 pub(super) use memory::{Memory, RUN_LEN, Run};
 pub(super) use ring::Seen;
-pub(super) use segment::{OFFER_LEN, Offer, Offered, Segment, host_id};
+pub(super) use segment::{HOST_LEN, HostId, OFFER_LEN, Offer, Offered, Segment};
 
 /// What the ring is built on.
 mod sync {
