@@ -35,9 +35,6 @@ pub(super) enum Pace {
 /// Messages up to this size travel before anyone knows whether the others are there.
 const ONE_STEP_LIMIT: usize = 64 << 10;
 
-/// Up to this size in bytes of its larger arrays, a collective is over sooner than another thread is awake.
-const BRIEF_LIMIT: usize = 2 << 20;
-
 impl LocalGroup {
     fn new(spec: &CollectiveSpec, group: Group) -> LocalGroup {
         let mut plan = movement::Plan::new(spec, &group);
@@ -62,12 +59,11 @@ impl LocalGroup {
         let knows_some =
             matches!(spec.kind, CollectiveKind::CollectivePermute { .. } | CollectiveKind::CollectiveBroadcast);
         let all_meet = group.parts.len() == 2 || is_layered || !knows_some;
-        let size = |arrays: &[ArraySpec]| arrays.iter().filter_map(ArraySpec::size).sum::<usize>();
         let pace = if group.parts.len() == 1 {
             Pace::Local
         } else if is_one_step {
             Pace::OneStep
-        } else if all_meet && size(&spec.operands).max(size(&spec.results)) <= BRIEF_LIMIT {
+        } else if all_meet && !spec.is_long() {
             Pace::Brief
         } else {
             Pace::Long
