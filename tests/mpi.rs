@@ -301,6 +301,19 @@ fn a_sample_runs_over_mpi() {
     }
 }
 
+#[test]
+fn collectives_are_timed_over_mpi() {
+    let arguments = "bench collectives all_reduce,all_gather -b 1K -e 1M -f 1024 --iters 2 --json --transport mpi";
+    let arguments = std::iter::once(SPMD_RUN).chain(arguments.split(' '));
+    let Some(outcome) = mpirun(PROCESSES, arguments).map(run) else { return };
+    let outcome = outcome.success("bench");
+    let report: serde_json::Value = serde_json::from_str(&outcome.stdout).expect("one JSON document");
+    let rows = report["rows"].as_array().expect("rows");
+    // Two sizes of two collectives, each in a program and on the engine alone.
+    assert_eq!(rows.len(), 8, "{report}");
+    assert!(rows.iter().all(|row| row["wrong"] == 0 && row["median_seconds"].as_f64() > Some(0.0)), "{report}");
+}
+
 /// Nobody waits for ever for a process that stands still: heartbeats are missed, the others end, and mpirun ends it.
 #[test]
 fn a_process_that_stands_still_ends_the_job() {

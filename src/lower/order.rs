@@ -176,7 +176,7 @@ impl<'a> Threader<'a> {
         let mut operands = std::mem::take(&mut self.tokens);
         let is_array = |id: &i64| self.shapes.get(id).is_some_and(|shape| shape::dtype(shape).is_some());
         operands.extend(results.into_iter().filter(is_array));
-        for operand_ids in std::iter::repeat_n(vec![self.token], SEQUENTIAL).chain([operands]) {
+        for operand_ids in std::iter::repeat_n(vec![], SEQUENTIAL).chain([operands]) {
             let marker = make_marker(operand_ids);
             self.emit("custom-call", "end", token_shape(), marker);
         }
