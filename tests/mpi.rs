@@ -141,6 +141,7 @@ fn collectives(transport: &Arc<MpiTransport>) {
     let process_of: Vec<usize> =
         LAYOUT.iter().enumerate().flat_map(|(process, &devices)| vec![process; devices as usize]).collect();
     let mine: Vec<usize> = (0..devices).filter(|&device| process_of[device] == process).collect();
+    let order = reference::Order::of_processes(process_of);
     for seed in 0..3 {
         let mut values = Values(seed);
         let specs: Vec<CollectiveSpec> =
@@ -149,7 +150,7 @@ fn collectives(transport: &Arc<MpiTransport>) {
         for run in 0..2 {
             for spec in &specs {
                 let operands = make_operands(spec, devices, &mut values);
-                let expected = reference::results(spec, &process_of, &operands);
+                let expected = reference::results(spec, &order, &operands);
                 let own: Vec<_> = mine.iter().map(|&device| operands[device].clone()).collect();
                 let found = enter(&program, run, spec, &own).unwrap_or_else(|error| panic!("{error} in {spec:?}"));
                 for (found, &device) in found.iter().zip(&mine) {
@@ -298,6 +299,19 @@ fn a_sample_runs_over_mpi() {
         let outcome = outcome.success(transport);
         assert!(outcome.stdout.contains(&format!("4 processes × 2 devices, over {name}")), "{outcome:?}");
     }
+}
+
+#[test]
+fn collectives_are_timed_over_mpi() {
+    let arguments = "bench collectives all_reduce,all_gather -b 1K -e 1M -f 1024 --iters 2 --json --transport mpi";
+    let arguments = std::iter::once(SPMD_RUN).chain(arguments.split(' '));
+    let Some(outcome) = mpirun(PROCESSES, arguments).map(run) else { return };
+    let outcome = outcome.success("bench");
+    let report: serde_json::Value = serde_json::from_str(&outcome.stdout).expect("one JSON document");
+    let rows = report["rows"].as_array().expect("rows");
+    // Two sizes of two collectives, each in a program and on the engine alone.
+    assert_eq!(rows.len(), 8, "{report}");
+    assert!(rows.iter().all(|row| row["wrong"] == 0 && row["median_seconds"].as_f64() > Some(0.0)), "{report}");
 }
 
 /// Nobody waits for ever for a process that stands still: heartbeats are missed, the others end, and mpirun ends it.

@@ -168,7 +168,8 @@ impl Report {
         for interface in &self.interfaces {
             let used = if Some(interface.address) == self.address_for_peers { ", given to other hosts" } else { "" };
             let down = if interface.is_up { "" } else { ", down" };
-            row("interface", format!("{} {}{used}{down}", interface.name, interface.address));
+            let speed = interface.speed.map(|speed| format!(", {speed} Mbit/s")).unwrap_or_default();
+            row("interface", format!("{} {}{speed}{used}{down}", interface.name, interface.address));
         }
         let limits = &self.limits;
         let count = |number: Option<u64>| number.map_or("unlimited".to_owned(), |number| number.to_string());

@@ -2,7 +2,7 @@ use std::io::IoSlice;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::transport::{Receive, Segment, Tag, Transport, TransportError, Wait};
+use crate::transport::{Loan, Receive, Segment, Tag, Transport, TransportError, Wait};
 
 /// One call of one group to one instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,6 +61,16 @@ impl<'a> Exchange<'a> {
         let bytes: usize = data.iter().map(|slice| slice.len()).sum();
         self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
         self.waiting_for(to, |wait| self.transport()?.send(to, tag, data, wait))
+    }
+
+    /// Sends a message of any size. The data stays as it is until [`Exchange::reclaim`] has returned.
+    pub fn lend(&self, to: u32, step: u32, data: &[IoSlice<'_>]) -> Result<Loan<'a>, TransportError> {
+        let (transport, tag) = (self.transport()?, self.id.tag(self.digest, step));
+        self.waiting_for(to, |wait| Loan::new(transport, to, tag, data, wait))
+    }
+
+    pub fn reclaim(&self, from: u32, loan: Loan<'_>) -> Result<(), TransportError> {
+        self.waiting_for(from, |wait| loan.finish(wait))
     }
 
     pub fn finish(&self, from: u32, receive: Receive<'_>) -> Result<(), TransportError> {

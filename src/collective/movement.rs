@@ -91,12 +91,76 @@ pub(super) struct Plan {
     local: Vec<Transfer>,
     /// Local ranks whose results are zeros.
     zero: Vec<usize>,
+    /// Everything goes to each host once, and from the process that gets it there to the others.
+    by_hosts: bool,
+    /// What comes, or goes on, that way.
+    relays: Vec<Relay>,
+    /// The other processes of this host, if there are relays.
+    mates: Vec<u32>,
     /// All devices get the same results: only the first one of each process takes part in the transfers, and hands its
     /// results on.
     spread: bool,
 }
 
+/// The part of one process of another host.
+#[derive(Debug)]
+struct Relay {
+    step: u32,
+    receives: Vec<Transfer>,
+    way: Way,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// It comes from this process of our host.
+    From(u32),
+    /// It comes from the process at this place in the plan's peers, and goes on to the others of our host.
+    Onward(usize),
+}
+
 impl Plan {
+    /// Whether processes hand on what they got from other hosts.
+    pub fn is_by_hosts(&self) -> bool {
+        self.by_hosts
+    }
+
+    /// Lets everything that all devices get travel to each host once; `false` if there is nothing of the sort.
+    pub fn go_by_hosts(&mut self, spec: &CollectiveSpec, group: &Group) -> bool {
+        if !same_for_all(&spec.kind) {
+            return false;
+        }
+        let (host, _) = group.place(group.mine);
+        let local_ranks = group.local_ranks();
+        let between = |from: &[usize], to: &[usize]| transfers(spec, group.members.len(), None, from, to);
+        let process = |part: usize| group.parts[part].process;
+        let mates = group.hosts[host].iter().copied().filter(|&mate| mate != group.mine);
+        self.mates = mates.map(process).collect();
+        self.by_hosts = true;
+        self.peers.clear();
+        for (index, part) in group.parts.iter().enumerate().filter(|(index, _)| *index != group.mine) {
+            let (there, _) = group.place(index);
+            let (mut sends, mut receives) = (between(local_ranks, &part.ranks), between(&part.ranks, local_ranks));
+            if there != host {
+                let carrier = group.carrier(host, index);
+                if group.carrier(there, group.mine) != index {
+                    sends.clear();
+                }
+                let way =
+                    if carrier == group.mine { Way::Onward(self.peers.len()) } else { Way::From(process(carrier)) };
+                if !receives.is_empty() {
+                    self.relays.push(Relay { step: 1 + index as u32, receives: receives.clone(), way });
+                }
+                if carrier != group.mine {
+                    receives.clear();
+                }
+            }
+            if !sends.is_empty() || !receives.is_empty() {
+                self.peers.push((part.process, sends, receives));
+            }
+        }
+        true
+    }
+
     /// The other processes that take part.
     pub fn processes(&self) -> impl Iterator<Item = u32> {
         self.peers.iter().map(|(process, ..)| *process)
@@ -128,6 +192,7 @@ impl Plan {
                 None => Vec::new(),
             },
             spread: same_for_all(&spec.kind),
+            ..Plan::default()
         }
     }
 }
@@ -223,21 +288,42 @@ pub(super) fn run(
     exchange: &Exchange<'_>,
     scratch: &ScratchPool,
 ) -> Result<(), TransportError> {
-    let mut incoming: Vec<Incoming> =
-        plan.peers.iter().map(|(_, _, receives)| Incoming::new(receives, scratch)).collect();
+    let second_hand = plan.relays.iter().filter_map(|relay| match relay.way {
+        Way::From(process) => Some((process, relay.step, &relay.receives)),
+        Way::Onward(_) => None,
+    });
+    let first_hand = plan.peers.iter().map(|(process, _, receives)| (*process, STEP, receives));
+    let sources: Vec<_> = first_hand.chain(second_hand).collect();
+    let mut incoming: Vec<Incoming> = sources.iter().map(|(.., receives)| Incoming::new(receives, scratch)).collect();
     let mut posted = Vec::with_capacity(incoming.len());
-    for ((process, ..), incoming) in plan.peers.iter().zip(&mut incoming) {
+    for ((process, step, _), incoming) in sources.iter().zip(&mut incoming) {
         // SAFETY: the segments are parts of results, which live until all calls are done, or of scratch memory that
         // lives as long as `incoming`, declared before `posted`. Nothing else touches these parts of the results
         // meanwhile: each has one source.
-        posted.push((*process, unsafe { exchange.post(*process, STEP, incoming.segments(calls))? }));
+        posted.push((*process, unsafe { exchange.post(*process, *step, incoming.segments(calls))? }));
     }
+    let mut lent = Vec::with_capacity(plan.peers.len());
     for (process, sends, _) in &plan.peers {
-        send(*process, sends, calls, exchange, scratch)?;
+        let outgoing = Outgoing::new(sends, calls, scratch);
+        let loan = exchange.lend(*process, STEP, &outgoing.slices(sends))?;
+        lent.push((*process, loan, outgoing));
     }
     move_locally(plan, calls);
-    for (process, receive) in posted {
+    let mut handed_on = Vec::new();
+    for (index, (process, receive)) in posted.into_iter().enumerate() {
         exchange.finish(process, receive)?;
+        for relay in plan.relays.iter().filter(|relay| matches!(relay.way, Way::Onward(peer) if peer == index)) {
+            for mate in &plan.mates {
+                let loan = exchange.lend(*mate, relay.step, &incoming[index].slices(calls))?;
+                handed_on.push((*mate, loan));
+            }
+        }
+    }
+    for (process, loan, _outgoing) in lent {
+        exchange.reclaim(process, loan)?;
+    }
+    for (process, loan) in handed_on {
+        exchange.reclaim(process, loan)?;
     }
     for incoming in incoming {
         incoming.unpack(calls);
@@ -256,7 +342,8 @@ pub(super) fn begin(
     scratch: &ScratchPool,
 ) -> Result<(), TransportError> {
     for (process, sends, _) in &plan.peers {
-        send(*process, sends, calls, exchange, scratch)?;
+        let outgoing = Outgoing::new(sends, calls, scratch);
+        exchange.send(*process, STEP, &outgoing.slices(sends))?;
     }
     move_locally(plan, calls);
     Ok(())
@@ -322,30 +409,43 @@ fn copy_locally(transfer: &Transfer, calls: &mut [Call]) {
     }
 }
 
-fn send(
-    process: u32,
-    transfers: &[Transfer],
-    calls: &[Call],
-    exchange: &Exchange<'_>,
-    scratch: &ScratchPool,
-) -> Result<(), TransportError> {
-    let operands: Vec<Input> = transfers.iter().map(|transfer| operand(calls, transfer)).collect();
-    let scattered = transfers.iter().filter(|transfer| transfer.source.contiguous().is_none());
-    let mut packed = scratch.take(scattered.map(|transfer| transfer.source.size()).sum());
-    let mut free = &mut packed[..];
-    let mut slices = Vec::with_capacity(transfers.len());
-    for (transfer, operand) in transfers.iter().zip(&operands) {
-        match transfer.source.contiguous() {
-            Some(range) => slices.push(IoSlice::new(&operand.bytes()[range])),
-            None => {
-                let (part, rest) = std::mem::take(&mut free).split_at_mut(transfer.source.size());
-                transfer.source.pack(operand.bytes(), part);
-                slices.push(IoSlice::new(part));
-                free = rest;
-            }
+/// What goes to one process: from the operands where its bytes lie together there, else from memory of its own.
+struct Outgoing<'a> {
+    operands: Vec<Input>,
+    packed: Scratch<'a>,
+}
+
+impl<'a> Outgoing<'a> {
+    fn new(transfers: &[Transfer], calls: &[Call], scratch: &'a ScratchPool) -> Outgoing<'a> {
+        let operands: Vec<Input> = transfers.iter().map(|transfer| operand(calls, transfer)).collect();
+        let scattered =
+            || transfers.iter().zip(&operands).filter(|(transfer, _)| transfer.source.contiguous().is_none());
+        let mut packed = scratch.take(scattered().map(|(transfer, _)| transfer.source.size()).sum());
+        let mut free = &mut packed[..];
+        for (transfer, operand) in scattered() {
+            let (part, rest) = std::mem::take(&mut free).split_at_mut(transfer.source.size());
+            transfer.source.pack(operand.bytes(), part);
+            free = rest;
         }
+        Outgoing { operands, packed }
     }
-    exchange.send(process, STEP, &slices)
+
+    /// The bytes of the same transfers.
+    fn slices(&self, transfers: &[Transfer]) -> Vec<IoSlice<'_>> {
+        let mut packed = &self.packed[..];
+        let mut slices = Vec::with_capacity(transfers.len());
+        for (transfer, operand) in transfers.iter().zip(&self.operands) {
+            slices.push(IoSlice::new(match transfer.source.contiguous() {
+                Some(range) => &operand.bytes()[range],
+                None => {
+                    let (part, rest) = packed.split_at(transfer.source.size());
+                    packed = rest;
+                    part
+                }
+            }));
+        }
+        slices
+    }
 }
 
 /// What comes from one process: straight into the results where its bytes lie together there, else through memory of
@@ -375,6 +475,18 @@ impl<'a> Incoming<'a> {
             }
         }
         segments
+    }
+
+    /// What has come, to hand it on.
+    fn slices<'b>(&'b self, calls: &'b [Call]) -> Vec<IoSlice<'b>> {
+        if let Some(packed) = &self.packed {
+            return vec![IoSlice::new(packed)];
+        }
+        let slice = |transfer: &Transfer| {
+            let call = &calls[calls.partition_point(|call| call.rank < transfer.to)];
+            Some(IoSlice::new(call.results[transfer.result].part(transfer.target.contiguous()?)))
+        };
+        self.transfers.iter().filter_map(slice).collect()
     }
 
     fn unpack(self, calls: &mut [Call]) {

@@ -80,11 +80,16 @@ impl Ragged<'_> {
             // SAFETY: scratch memory that is declared before the receives and read only after them.
             posted.push(unsafe { exchange.post(part.process, TARGETS, vec![Segment::new(targets)])? });
         }
-        for part in peers() {
-            exchange.send(part.process, TARGETS, &[IoSlice::new(&self.targets(calls, part)?)])?;
+        let our_targets: Vec<Vec<u8>> = peers().map(|part| self.targets(calls, part)).collect::<Result<_, _>>()?;
+        let mut lent = Vec::with_capacity(our_targets.len());
+        for (part, targets) in peers().zip(&our_targets) {
+            lent.push(exchange.lend(part.process, TARGETS, &[IoSlice::new(targets)])?);
         }
         for (part, receive) in peers().zip(posted) {
             exchange.finish(part.process, receive)?;
+        }
+        for (part, loan) in peers().zip(lent) {
+            exchange.reclaim(part.process, loan)?;
         }
         let mut incoming = Vec::with_capacity(targets.len());
         for (part, targets) in peers().zip(&targets) {
@@ -97,6 +102,7 @@ impl Ragged<'_> {
             // SAFETY: as above.
             posted.push(unsafe { exchange.post(part.process, ROWS, vec![Segment::new(rows)])? });
         }
+        let mut lent = Vec::with_capacity(incoming.len());
         for part in peers() {
             let calls = &*calls;
             let mut slices = Vec::new();
@@ -107,10 +113,13 @@ impl Ragged<'_> {
                     }
                 }
             }
-            exchange.send(part.process, ROWS, &slices)?;
+            lent.push(exchange.lend(part.process, ROWS, &slices)?);
         }
         for (part, receive) in peers().zip(posted) {
             exchange.finish(part.process, receive)?;
+        }
+        for (part, loan) in peers().zip(lent) {
+            exchange.reclaim(part.process, loan)?;
         }
         for call in calls.iter_mut() {
             let output = call.args[OUTPUT];

@@ -33,6 +33,9 @@ impl ArraySpec {
     }
 }
 
+/// Up to this size in bytes of its larger arrays, a collective is over sooner than another thread is awake.
+const BRIEF_LIMIT: usize = 2 << 20;
+
 impl fmt::Display for ArraySpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}[", self.dtype)?;
@@ -177,6 +180,12 @@ impl fmt::Display for CollectiveSpec {
 }
 
 impl CollectiveSpec {
+    /// Whether it takes so long that a device can do something else meanwhile.
+    pub fn is_long(&self) -> bool {
+        let size = |arrays: &[ArraySpec]| arrays.iter().filter_map(ArraySpec::size).fold(0, usize::saturating_add);
+        size(&self.operands).max(size(&self.results)) > BRIEF_LIMIT
+    }
+
     /// A number that differs between instructions that do not fit together.
     pub(super) fn digest(&self) -> u64 {
         let text = format!("{:?} {:?} {:?} {:?}", self.kind, self.groups, self.operands, self.results);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::targets;
 use crate::hlo::HloModule;
-use crate::lower::{COLLECTIVE_TARGET, LOGICAL_ID_TARGET};
+use crate::lower::{COLLECTIVE_TARGET, LOGICAL_ID_TARGET, MARKER_TARGET};
 use crate::proto::{HloComputationProto, HloInstructionProto};
 
 /// Whether custom calls to a target can run on a plugin for CPUs.
@@ -147,7 +147,7 @@ pub fn about(target: &str) -> Option<(Availability, &'static str)> {
     if targets().any(|ours| ours == target) {
         return Some((Availability::Always, "a LAPACK routine, computed by spmd-run"));
     }
-    if [COLLECTIVE_TARGET, LOGICAL_ID_TARGET].contains(&target) {
+    if [COLLECTIVE_TARGET, LOGICAL_ID_TARGET, MARKER_TARGET].contains(&target) {
         return Some((Availability::Always, "spmd-run's own"));
     }
     let fits = |name: &&str| match name.strip_suffix('*') {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::plan::{LogicalId, Participants};
-use super::{COLLECTIVE_TARGET, LOGICAL_ID_TARGET};
+use super::{COLLECTIVE_TARGET, LOGICAL_ID_TARGET, MARKER_TARGET};
 use crate::dtype::DType;
 use crate::hlo::{groups, shape};
 use crate::proto::{
@@ -54,6 +54,17 @@ pub(super) fn make_collective(instruction: &mut HloInstructionProto, shapes: &Ha
     let operands = instruction.operand_ids.iter().filter_map(|id| shapes.get(id)).cloned().collect();
     make_custom_call(instruction, COLLECTIVE_TARGET, operands);
     instruction.details_mut().custom_call_has_side_effect = true;
+}
+
+/// A custom call that does nothing with its operands but need them.
+pub(super) fn make_marker(operand_ids: Vec<i64>) -> HloInstructionProto {
+    HloInstructionProto {
+        operand_ids,
+        custom_call_target: MARKER_TARGET.to_owned(),
+        custom_call_api_version: CustomCallApiVersion::API_VERSION_TYPED_FFI.into(),
+        custom_call_has_side_effect: true,
+        ..Default::default()
+    }
 }
 
 /// Tells a collective's custom call which collective it is.

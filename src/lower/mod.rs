@@ -34,6 +34,9 @@ pub const COLLECTIVE_TARGET: &str = "spmd_run.collective";
 /// The custom call that returns a device's replica or partition id; its attribute `kind` says which of the two.
 pub const LOGICAL_ID_TARGET: &str = "spmd_run.logical_id";
 
+/// The custom calls at the end of a program that do nothing, so that a device goes on while it waits for a collective.
+pub const MARKER_TARGET: &str = "spmd_run.end";
+
 /// How the devices of a program are spread over processes.
 ///
 /// The device with global id `replica × partitions + partition` runs that replica and partition; a process has the

@@ -3,9 +3,14 @@
 //! XLA's CPU runtime starts whatever has its data: neither side effects nor control dependencies keep two collectives
 //! of a device in order. So the order is made of data: every bridged collective takes a token, a `u32[]` that nobody
 //! looks at, and returns one for the next. Loops, conditionals and calls that hold collectives carry the token through.
+//!
+//! It also starts nothing that is to write where something unfinished reads or writes. The four bytes of a token that is
+//! no longer needed could become part of any later array, which then waited for the collective: so all tokens are kept
+//! to the end of a program in which a collective takes long.
 
 use std::collections::{HashMap, HashSet};
 
+use super::custom_call::make_marker;
 use super::module::{self, Fresh};
 use crate::collective::CollectiveSpec;
 use crate::dtype::DType;
@@ -26,6 +31,9 @@ enum Role {
     /// As a loop body, but returns no token.
     LoopCondition,
 }
+
+/// Programs of up to this many steps are carried out one after the other by XLA, which waits for each.
+const SEQUENTIAL: usize = 8;
 
 /// Threads a token through the bridged collectives. `members` are the computations that it passes through, each called
 /// from one place.
@@ -81,6 +89,8 @@ struct Threader<'a> {
     /// What stands for a whole tuple that a token was added to.
     without_token: HashMap<i64, i64>,
     token: i64,
+    /// All tokens so far.
+    tokens: Vec<i64>,
 }
 
 impl<'a> Threader<'a> {
@@ -94,7 +104,17 @@ impl<'a> Threader<'a> {
         let users = computation.instructions.iter().filter(|instruction| instruction.opcode != "get-tuple-element");
         let mut whole: HashSet<i64> = users.flat_map(|user| user.operand_ids.iter().copied()).collect();
         whole.insert(computation.root_id);
-        Threader { computation, members, bridged, fresh, shapes, whole, without_token: HashMap::new(), token: 0 }
+        Threader {
+            computation,
+            members,
+            bridged,
+            fresh,
+            shapes,
+            whole,
+            without_token: HashMap::new(),
+            token: 0,
+            tokens: vec![],
+        }
     }
 
     fn run(mut self, role: Role) {
@@ -138,10 +158,29 @@ impl<'a> Threader<'a> {
             let next = HloInstructionCommon { operand_ids, ..Default::default() };
             self.token = self.emit("add", "collectives", token_shape(), next);
         }
+        if role == Role::Entry && self.bridged.values().any(CollectiveSpec::is_long) {
+            self.mark_end();
+        }
         if matches!(role, Role::Callee | Role::Branch | Role::LoopBody) {
             self.computation.root_id = self.add_token(self.computation.root_id);
             let result = &mut self.computation.program_shape.get_or_insert_default().result;
             *result = with_token(result).into();
+        }
+    }
+
+    /// Adds what needs all tokens and comes after everything else, and enough steps for XLA to go on past a collective.
+    fn mark_end(&mut self) {
+        let root = self.computation.instructions.iter().find(|instruction| instruction.id == self.computation.root_id);
+        let results = match root {
+            Some(root) if root.opcode == "tuple" => root.operand_ids.clone(),
+            _ => vec![self.computation.root_id],
+        };
+        let mut operands = std::mem::take(&mut self.tokens);
+        let is_array = |id: &i64| self.shapes.get(id).is_some_and(|shape| shape::dtype(shape).is_some());
+        operands.extend(results.into_iter().filter(is_array));
+        for operand_ids in std::iter::repeat_n(vec![], SEQUENTIAL).chain([operands]) {
+            let marker = make_marker(operand_ids);
+            self.emit("custom-call", "end", token_shape(), marker);
         }
     }
 
@@ -187,6 +226,7 @@ impl<'a> Threader<'a> {
                 self.without_token.insert(old, id);
             }
             self.token = self.element(old, elements, &name, token_shape());
+            self.tokens.push(self.token);
         } else {
             instruction.id = self.fresh.instruction(self.computation.id);
             let id = instruction.id;
@@ -197,6 +237,7 @@ impl<'a> Threader<'a> {
             let only = HloInstructionCommon { operand_ids: vec![id], ..Default::default() };
             self.emit_as(old, "get-tuple-element", &name, shape, only);
             self.token = self.element(id, elements, &name, token_shape());
+            self.tokens.push(self.token);
         }
     }
 

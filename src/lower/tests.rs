@@ -642,6 +642,27 @@ ENTRY main {
     "#);
 }
 
+/// What comes after a large collective can start while that is under way: its memory is none that a token had.
+#[test]
+fn tokens_are_kept_to_the_end_beside_large_collectives() {
+    let text = |len: usize| {
+        module(&format!(
+            "ENTRY main {{
+  p = f32[{len}] parameter(0)
+  first = f32[{len}] all-reduce(p), {EVERYONE}, to_apply=add
+  second = f32[{len}] all-reduce(first), {EVERYONE}, to_apply=add
+  ROOT out = (f32[{len}], f32[{len}]) tuple(second, p)
+}}"
+        ))
+    };
+    assert!(!hlo::print(&over_four(&text(500_000)).module).contains(MARKER_TARGET));
+    let lowered = over_four(&text(600_000));
+    let printed = text_of(&lowered);
+    let markers: Vec<&str> = printed.lines().filter(|line| line.contains(MARKER_TARGET)).collect();
+    assert_eq!(markers.len(), 9, "{printed}");
+    insta::assert_snapshot!(markers[8].trim(), @r#"%end.8 = u32[] custom-call(%first.2, %second.2, %second.1, %p), custom_call_target="spmd_run.end""#);
+}
+
 #[test]
 fn ids_come_from_the_runtime() {
     let text = "HloModule m

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::collective::{CollectiveError, Input, Output, ProgramCollectives};
 use crate::dtype::DType;
 use crate::launch::phase;
-use crate::lower::{COLLECTIVE_TARGET, LOGICAL_ID_TARGET};
+use crate::lower::{COLLECTIVE_TARGET, LOGICAL_ID_TARGET, MARKER_TARGET};
 use crate::pjrt::{self, Attr, BufferRef, CallFrame, CompileOptions, ErrorCode, FfiError, Outcome, Plugin, Value};
 
 /// The platform under which CPU plugins look for custom calls.
@@ -79,6 +79,7 @@ pub fn register(plugin: &Plugin) -> pjrt::Result<()> {
     })?;
     ffi.register(COLLECTIVE_TARGET, PLATFORM, collective)?;
     ffi.register(LOGICAL_ID_TARGET, PLATFORM, logical_id)?;
+    ffi.register(MARKER_TARGET, PLATFORM, |_| Outcome::Done(Ok(())))?;
     registered.insert(plugin.path().to_owned());
     Ok(())
 }

@@ -3,7 +3,8 @@
 //! A transport carries tagged messages between pairs of processes, in the manner of MPI's point-to-point calls: the
 //! receiver posts a buffer for a tag, the sender sends to it, both know the size beforehand. Small messages travel at
 //! once, whether or not the buffer is posted yet; large ones wait for it, so that they land where they belong and a
-//! process never holds more of its peers' data than it asked for. Messages are matched by tag alone, never by arrival.
+//! process never holds more of its peers' data than it asked for: their sender waits, or lends them to the receiver, which
+//! reads them from where they lie. Messages are matched by tag alone, never by arrival.
 //!
 //! Post every receive of a step before the sends of that step: a large send waits for the peer's buffer.
 //!
@@ -62,6 +63,11 @@ impl Segment {
         self.is_large
     }
 
+    /// Its first byte.
+    pub(in crate::transport) fn start(&self) -> *mut u8 {
+        self.start
+    }
+
     /// Size in bytes.
     pub fn len(&self) -> usize {
         self.len
@@ -106,8 +112,34 @@ pub trait Transport: Send + Sync {
     /// Number of processes, this one included.
     fn process_count(&self) -> u32;
 
-    /// Sends the concatenation of `data` and returns when the memory may be changed again.
+    /// For each process the first one that runs on the same host, as far as that matters: where processes share memory, or
+    /// could. The same on every process.
+    fn hosts(&self) -> Vec<u32> {
+        (0..self.process_count()).collect()
+    }
+
+    /// Sends the concatenation of `data` and returns when the memory may be changed again. For more than [`EAGER_LIMIT`]
+    /// bytes that can be as late as when the peer completes the receive: [`Transport::lend`] them where processes could wait
+    /// for each other in a circle.
     fn send(&self, to: u32, tag: Tag, data: &[IoSlice<'_>], wait: &Wait<'_>) -> Result<(), TransportError>;
+
+    /// As [`Transport::send`], but may return, with `true`, while the peer has yet to read the bytes from where they lie. The
+    /// memory stays as it is until [`Transport::reclaim`] has returned; whoever cannot wait for that calls
+    /// [`Transport::withdraw`] before changing it, and the peer's receive fails.
+    fn lend(&self, to: u32, tag: Tag, data: &[IoSlice<'_>], wait: &Wait<'_>) -> Result<bool, TransportError> {
+        self.send(to, tag, data, wait).map(|()| false)
+    }
+
+    /// Waits until a lent message has been read; once. After an error it counts as withdrawn.
+    fn reclaim(&self, to: u32, tag: Tag, wait: &Wait<'_>) -> Result<(), TransportError> {
+        let _ = (to, tag, wait);
+        Ok(())
+    }
+
+    /// Takes a lent message back that was not reclaimed. The job cannot go on after that.
+    fn withdraw(&self, to: u32, tag: Tag) {
+        let _ = (to, tag);
+    }
 
     /// Provides the memory that the message `tag` from `from` goes to. The message has the segments' total size. Every
     /// posted receive is ended by [`Transport::complete`] or [`Transport::cancel`]. Does not wait for the peer, but may
@@ -189,6 +221,41 @@ impl Drop for Receive<'_> {
     fn drop(&mut self) {
         if self.open {
             self.transport.cancel(self.from, self.tag);
+        }
+    }
+}
+
+/// A message that its receiver may read from where it lies. Withdrawn when dropped, so declare it after what holds the
+/// bytes.
+pub struct Loan<'a> {
+    transport: &'a dyn Transport,
+    to: u32,
+    tag: Tag,
+    open: bool,
+}
+
+impl<'a> Loan<'a> {
+    /// Sends `data`, which stays as it is until the result is finished or dropped.
+    pub fn new(
+        transport: &'a dyn Transport,
+        to: u32,
+        tag: Tag,
+        data: &[IoSlice<'_>],
+        wait: &Wait<'_>,
+    ) -> Result<Loan<'a>, TransportError> {
+        Ok(Loan { transport, to, tag, open: transport.lend(to, tag, data, wait)? })
+    }
+
+    /// Waits until the bytes are no longer needed.
+    pub fn finish(mut self, wait: &Wait<'_>) -> Result<(), TransportError> {
+        if std::mem::take(&mut self.open) { self.transport.reclaim(self.to, self.tag, wait) } else { Ok(()) }
+    }
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        if self.open {
+            self.transport.withdraw(self.to, self.tag);
         }
     }
 }

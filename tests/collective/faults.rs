@@ -1,6 +1,6 @@
 //! What goes wrong ends in an error that says so, on every process, and never in a wrong result.
 
-use std::io::{Read, Write};
+use std::io::{IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use spmd_run::collective::{
 };
 use spmd_run::dtype::DType;
 use spmd_run::transport::mesh::{Choice, MeshError, connect_mesh};
+use spmd_run::transport::{EAGER_LIMIT, Loan, Receive, Segment, Tag, Wait};
 
 use crate::harness::{Job, PATIENCE, Paths, Pending, SECRET, connect, listen};
 
@@ -195,6 +196,47 @@ fn abort_fails_calls_everywhere() {
         assert_mentions(&gathering.error(), &["failed", "the program crashed"]);
         let later = Pending::enter(&programs[1], 1, &spec, 0, zeros(&spec));
         assert_mentions(&later.error(), &["aborted: the program crashed"]);
+    }
+}
+
+#[test]
+fn a_message_that_was_taken_back_does_not_arrive() {
+    let (listeners, addresses) = listen(2);
+    let meshes = connect(listeners, Paths::Shm, |_| addresses.clone());
+    let deadline = Instant::now() + PATIENCE;
+    let wait = || Wait { deadline, judge: &|_| None };
+    let bytes = vec![7; EAGER_LIMIT + 1];
+    let mut received = vec![0; bytes.len()];
+    let mut receive = |tag: Tag, and_then: &dyn Fn()| {
+        // SAFETY: the memory is not touched before the receive is finished.
+        let into = vec![Segment::new(&mut received)];
+        let receive = unsafe { Receive::post(&*meshes[1], 0, tag, into, deadline) }.unwrap();
+        and_then();
+        receive.finish(&wait())
+    };
+    let (kept, taken_back) = (Tag([1; 5]), Tag([2; 5]));
+    let lend = |tag| Loan::new(&*meshes[0], 1, tag, &[IoSlice::new(&bytes)], &wait()).unwrap();
+    std::thread::scope(|scope| {
+        let lender = scope.spawn(|| lend(kept).finish(&wait()));
+        receive(kept, &|| ()).unwrap();
+        lender.join().unwrap().unwrap();
+        assert_mentions(&receive(taken_back, &|| drop(lend(taken_back))).unwrap_err().to_string(), &["process 0"]);
+    });
+    assert!(received == bytes);
+}
+
+#[test]
+fn large_arrays_of_different_sizes_are_an_error() {
+    for paths in [Paths::Tcp, Paths::Shm, Paths::Rings] {
+        let (small, large) = (broadcast(0, 100_000, vec![]), broadcast(0, 200_000, vec![]));
+        let job = Job::new(&[1, 1], paths, PATIENCE);
+        let program =
+            |process: usize, spec: &CollectiveSpec| job.communicators[process].program(1, vec![spec.clone()]).unwrap();
+        let (here, there) = (program(0, &small), program(1, &large));
+        let (sends, waits) =
+            (Pending::enter(&here, 1, &small, 0, zeros(&small)), Pending::enter(&there, 1, &large, 0, zeros(&large)));
+        assert_mentions(&waits.error(), &["broadcast"]);
+        assert_mentions(&sends.error(), &["broadcast"]);
     }
 }
 

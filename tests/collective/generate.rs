@@ -99,15 +99,17 @@ pub fn make_spec(key: u32, kind: usize, devices: usize, large: bool, values: &mu
     let groups = if values.below(5) == 0 { vec![] } else { values.groups(devices, !matches!(kind, 0 | 5 | 6)) };
     let group_size = groups.first().map_or(devices, Vec::len);
     let op = values.pick(&OPS);
-    let usable = |dtype: &DType| (kind > 1 || op.supports(*dtype)) && (!large || dtype.size() > 1);
+    let usable =
+        |dtype: &DType| (kind > 1 || op.supports(*dtype)) && (!large || dtype.size() >= if kind > 1 { 8 } else { 2 });
     let dtypes: Vec<DType> = DType::all().filter(usable).collect();
     let mut dims: Vec<usize> = (0..1 + values.below(3)).map(|_| values.below(5)).collect();
     let dim = values.below(dims.len());
     if large {
-        // Beyond what travels at once, for elements of every size; the reference is slow.
-        dims.iter_mut().for_each(|size| *size = (*size).clamp(1, 2));
+        // Beyond what travels at once, for all that only moves elements; the reference is slow.
+        let most = if kind > 1 { 1 } else { 2 };
+        dims.iter_mut().for_each(|size| *size = (*size).clamp(1, most));
         let grown = values.below(dims.len());
-        dims[grown] = 9001 + values.below(3000);
+        dims[grown] = if kind > 1 { 16_500 } else { 9001 } + values.below(3000);
     }
     let scaled = |by: usize| {
         let mut dims = dims.clone();

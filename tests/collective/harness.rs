@@ -1,14 +1,15 @@
 //! Jobs whose processes all live in this one.
 
+use std::io::IoSlice;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use spmd_run::collective::{
     CollectiveError, CollectiveSpec, Communicator, Input, Limits, Output, ProgramCollectives, World,
 };
-use spmd_run::transport::Transport;
 use spmd_run::transport::mesh::{Choice, Mesh, connect_mesh};
+use spmd_run::transport::{AbortCallback, Segment, Tag, Transport, TransportError, Wait};
 
 pub const SECRET: &[u8] = b"the secret of this job";
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -26,17 +27,19 @@ pub fn listen(processes: usize) -> (Vec<TcpListener>, Vec<SocketAddr>) {
 pub enum Paths {
     Tcp,
     Shm,
+    /// Shared memory between processes that may not read each other's own.
+    Rings,
     /// Processes with an odd index use TCP only.
     Mixed,
 }
 
-pub const ALL_PATHS: [Paths; 3] = [Paths::Tcp, Paths::Shm, Paths::Mixed];
+pub const ALL_PATHS: [Paths; 4] = [Paths::Tcp, Paths::Shm, Paths::Rings, Paths::Mixed];
 
 impl Paths {
     fn choice(self, process: usize) -> Choice {
         match self {
             Paths::Tcp => Choice::Tcp,
-            Paths::Shm => Choice::Shm,
+            Paths::Shm | Paths::Rings => Choice::Shm,
             Paths::Mixed if process % 2 == 1 => Choice::Tcp,
             Paths::Mixed => Choice::Auto,
         }
@@ -55,11 +58,35 @@ pub fn connect(
         .map(|(index, listener)| {
             let (addresses, choice) = (addresses_of(index), paths.choice(index));
             std::thread::spawn(move || {
+                if paths == Paths::Rings {
+                    forbid_reading_of_memory();
+                }
                 connect_mesh(index as u32, listener, &addresses, SECRET, choice, PATIENCE).unwrap()
             })
         })
         .collect();
     connecting.into_iter().map(|thread| Arc::new(thread.join().unwrap())).collect()
+}
+
+/// Takes from this thread, and those that it starts, the right to read other processes' memory, as containers do.
+fn forbid_reading_of_memory() {
+    let statement = |code, k, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
+    let number_at = std::mem::offset_of!(libc::seccomp_data, nr) as u32;
+    let mut filter = [
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, number_at, 0, 0),
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_process_vm_readv as u32, 0, 1),
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0, 0),
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program and its statements outlive the calls, which copy them.
+    let outcomes = unsafe {
+        [
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+            libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program),
+        ]
+    };
+    assert_eq!(outcomes, [0, 0], "{}", std::io::Error::last_os_error());
 }
 
 /// All processes of a job.
@@ -77,13 +104,27 @@ impl Job {
         Job::over(devices_per_process, connect(listeners, paths, |_| addresses.clone()), timeout)
     }
 
+    /// Processes on hosts of these numbers, whatever their paths are.
+    pub fn on_hosts(devices_per_process: &[u32], paths: Paths, hosts: &[u32], timeout: Duration) -> Job {
+        let (listeners, addresses) = listen(devices_per_process.len());
+        let meshes = if hosts.len() == 1 { vec![] } else { connect(listeners, paths, |_| addresses.clone()) };
+        let placed = |mesh| Arc::new(Placed { mesh, hosts: hosts.to_vec() }) as Arc<dyn Transport>;
+        Job::with(devices_per_process, meshes.into_iter().map(placed), timeout)
+    }
+
     pub fn over(devices_per_process: &[u32], transports: Vec<Arc<Mesh>>, timeout: Duration) -> Job {
-        let mut transports = transports.into_iter();
+        Job::with(devices_per_process, transports.into_iter().map(|mesh| mesh as Arc<dyn Transport>), timeout)
+    }
+
+    fn with(
+        devices_per_process: &[u32],
+        mut transports: impl Iterator<Item = Arc<dyn Transport>>,
+        timeout: Duration,
+    ) -> Job {
         let communicators = (0..devices_per_process.len())
             .map(|process| {
                 let world = World { process_index: process as u32, devices_per_process: devices_per_process.to_vec() };
-                let transport = transports.next().map(|transport| transport as Arc<dyn Transport>);
-                Communicator::new(world, transport, Limits { timeout }).unwrap()
+                Communicator::new(world, transports.next(), Limits { timeout }).unwrap()
             })
             .collect();
         Job { devices_per_process: devices_per_process.to_vec(), communicators }
@@ -117,6 +158,86 @@ impl Job {
             .map(|((process, local), operands)| Pending::enter(&programs[process], run, spec, local, operands.clone()))
             .collect();
         pending.into_iter().map(Pending::wait).collect()
+    }
+}
+
+/// A mesh whose processes say that they are on certain hosts.
+struct Placed {
+    mesh: Arc<Mesh>,
+    hosts: Vec<u32>,
+}
+
+impl Transport for Placed {
+    fn name(&self) -> &'static str {
+        self.mesh.name()
+    }
+
+    fn process_index(&self) -> u32 {
+        self.mesh.process_index()
+    }
+
+    fn process_count(&self) -> u32 {
+        self.mesh.process_count()
+    }
+
+    fn hosts(&self) -> Vec<u32> {
+        self.hosts.clone()
+    }
+
+    fn send(&self, to: u32, tag: Tag, data: &[IoSlice<'_>], wait: &Wait<'_>) -> Result<(), TransportError> {
+        self.mesh.send(to, tag, data, wait)
+    }
+
+    fn lend(&self, to: u32, tag: Tag, data: &[IoSlice<'_>], wait: &Wait<'_>) -> Result<bool, TransportError> {
+        self.mesh.lend(to, tag, data, wait)
+    }
+
+    fn reclaim(&self, to: u32, tag: Tag, wait: &Wait<'_>) -> Result<(), TransportError> {
+        self.mesh.reclaim(to, tag, wait)
+    }
+
+    fn withdraw(&self, to: u32, tag: Tag) {
+        self.mesh.withdraw(to, tag);
+    }
+
+    unsafe fn post(&self, from: u32, tag: Tag, into: Vec<Segment>, deadline: Instant) -> Result<(), TransportError> {
+        // SAFETY: the same contract.
+        unsafe { self.mesh.post(from, tag, into, deadline) }
+    }
+
+    fn complete(&self, from: u32, tag: Tag, wait: &Wait<'_>) -> Result<(), TransportError> {
+        self.mesh.complete(from, tag, wait)
+    }
+
+    fn cancel(&self, from: u32, tag: Tag) {
+        self.mesh.cancel(from, tag);
+    }
+
+    fn take(
+        &self,
+        from: u32,
+        tag: Tag,
+        len: usize,
+        wait: &Wait<'_>,
+        with: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), TransportError> {
+        self.mesh.take(from, tag, len, wait, with)
+    }
+
+    fn arrives_soon(&self, from: u32, tag: Tag) -> bool {
+        self.mesh.arrives_soon(from, tag)
+    }
+
+    fn depth(&self, to: u32) -> usize {
+        self.mesh.depth(to)
+    }
+
+    fn abort(&self, reason: &str) {
+        self.mesh.abort(reason);
+    }
+
+    fn on_abort(&self, callback: AbortCallback) {
+        self.mesh.on_abort(callback);
     }
 }
 

@@ -6,12 +6,18 @@ use spmd_run::dtype::DType;
 
 use crate::generate::{KINDS, OPS, Values, make_operands, make_spec};
 use crate::harness::{ALL_PATHS, Job, Paths};
-use crate::reference;
+use crate::reference::{self, Order};
 
 /// Runs instructions on a layout and compares with the reference.
 fn check(devices_per_process: &[u32], paths: Paths, kinds: &[(usize, bool)], seed: u64) {
+    let hosts: Vec<u32> = (0..devices_per_process.len() as u32).collect();
+    check_job(&Job::new(devices_per_process, paths, Duration::from_secs(30)), &hosts, kinds, seed);
+}
+
+/// The same for a job whose processes are on these hosts, which may combine among themselves first.
+fn check_job(job: &Job, hosts: &[u32], kinds: &[(usize, bool)], seed: u64) {
     let mut values = Values(seed);
-    let job = Job::new(devices_per_process, paths, Duration::from_secs(30));
+    let devices_per_process = &job.devices_per_process;
     let devices = job.device_count() as usize;
     let specs: Vec<CollectiveSpec> = kinds
         .iter()
@@ -20,21 +26,32 @@ fn check(devices_per_process: &[u32], paths: Paths, kinds: &[(usize, bool)], see
         .collect();
     let programs = job.program(7, &specs);
     let process_of: Vec<usize> = job.places().into_iter().map(|(process, _)| process).collect();
+    let host_of = process_of.iter().map(|&process| hosts[process] as usize).collect();
+    let flat = Order::of_processes(process_of.clone());
+    let by_hosts = Order { host_of, process_of };
     for run in [1, 1, 2] {
         for spec in &specs {
             let operands = make_operands(spec, devices, &mut values);
-            let expected = reference::results(spec, &process_of, &operands);
-            let found = job.run(&programs, run, spec, &operands);
+            let mut expected = reference::results(spec, &flat, &operands);
             let mut reduced = vec![];
-            for (device, (found, expected)) in found.into_iter().zip(&expected).enumerate() {
-                let found = found.unwrap_or_else(|error| panic!("device {device}: {error} in {spec:?}"));
-                for ((array, found), expected) in spec.results.iter().zip(&found).zip(expected) {
-                    assert!(
-                        reference::agree(array.dtype, found, expected),
-                        "device {device} of {devices_per_process:?}: {array} is not as expected in {spec:?}"
-                    );
-                }
-                reduced.push(found);
+            for (device, found) in job.run(&programs, run, spec, &operands).into_iter().enumerate() {
+                reduced.push(found.unwrap_or_else(|error| panic!("device {device}: {error} in {spec:?}")));
+            }
+            let wrong = |expected: &[Vec<Vec<u8>>]| {
+                let devices = reduced.iter().zip(expected).enumerate();
+                let arrays = devices.flat_map(|(device, (found, expected))| {
+                    let arrays = spec.results.iter().zip(found).zip(expected);
+                    arrays.map(move |((array, found), expected)| (device, array, found, expected))
+                });
+                let mut wrong =
+                    arrays.filter(|(_, array, found, expected)| !reference::agree(array.dtype, found, expected));
+                wrong.next().map(|(device, array, ..)| format!("device {device}: {array}"))
+            };
+            if wrong(&expected).is_some() && by_hosts.host_of != flat.host_of {
+                expected = reference::results(spec, &by_hosts, &operands);
+            }
+            if let Some(wrong) = wrong(&expected) {
+                panic!("{wrong} is not as expected on {devices_per_process:?}, hosts {hosts:?}, in {spec:?}");
             }
             if let CollectiveKind::AllReduce { .. } = spec.kind {
                 for group in reference::groups(spec, devices) {
@@ -63,11 +80,28 @@ proptest! {
 /// All kinds with messages that take the way of large ones, on layouts of every sort.
 #[test]
 fn large_arrays() {
-    let layouts = [&[1, 1][..], &[1, 1], &[3, 1, 2], &[1, 2, 1, 1]];
-    let paths = [Paths::Tcp, Paths::Shm, Paths::Mixed, Paths::Shm];
+    let layouts = [&[1, 1][..], &[1, 1], &[2, 1, 1], &[3, 1, 2], &[1, 2, 1, 1]];
+    let paths = [Paths::Tcp, Paths::Shm, Paths::Rings, Paths::Mixed, Paths::Shm];
     for (seed, (layout, paths)) in layouts.into_iter().zip(paths).enumerate() {
         let kinds: Vec<(usize, bool)> = (0..KINDS).map(|kind| (kind, true)).collect();
         check(layout, paths, &kinds, seed as u64);
+    }
+}
+
+/// Large arrays between hosts that have several processes, of which some share memory.
+#[test]
+fn large_arrays_between_hosts() {
+    type Case<'a> = (&'a [u32], &'a [u32], Paths);
+    let cases: [Case; 5] = [
+        (&[1, 1, 1, 1], &[0, 0, 2, 2], Paths::Shm),
+        (&[1, 2, 1], &[0, 1, 0], Paths::Mixed),
+        (&[2, 1, 1, 2, 1], &[0, 0, 2, 2, 2], Paths::Tcp),
+        (&[1, 1, 1, 1, 1, 1], &[0, 1, 2, 0, 1, 2], Paths::Rings),
+        (&[1, 1, 1, 1], &[0, 0, 0, 3], Paths::Mixed),
+    ];
+    for (seed, (layout, hosts, paths)) in cases.into_iter().enumerate() {
+        let kinds: Vec<(usize, bool)> = [0, 1, 2, 5].into_iter().map(|kind| (kind, true)).collect();
+        check_job(&Job::on_hosts(layout, paths, hosts, Duration::from_secs(30)), hosts, &kinds, seed as u64);
     }
 }
 
@@ -91,7 +125,7 @@ fn every_type_and_operation() {
     let programs = job.program(1, &specs);
     for spec in &specs {
         let operands = make_operands(spec, 4, &mut values);
-        let expected = reference::results(spec, &[0, 0, 1, 2], &operands);
+        let expected = reference::results(spec, &Order::of_processes(vec![0, 0, 1, 2]), &operands);
         for (found, expected) in job.run(&programs, 0, spec, &operands).into_iter().zip(expected) {
             let found = found.unwrap();
             assert!(reference::agree(spec.results[0].dtype, &found[0], &expected[0]), "{}", spec.name);

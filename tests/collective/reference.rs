@@ -3,13 +3,26 @@
 use spmd_run::collective::{CollectiveKind, CollectiveSpec, ReduceOp};
 use spmd_run::dtype::DType;
 
-/// Results of every device. `process_of` tells the process of each device, `operands` are by device and operand.
-pub fn results(spec: &CollectiveSpec, process_of: &[usize], operands: &[Vec<Vec<u8>>]) -> Vec<Vec<Vec<u8>>> {
+/// Who combines with whom first: process and host of each device.
+pub struct Order {
+    pub process_of: Vec<usize>,
+    pub host_of: Vec<usize>,
+}
+
+impl Order {
+    /// Processes as if each had a host of its own.
+    pub fn of_processes(process_of: Vec<usize>) -> Order {
+        Order { host_of: process_of.clone(), process_of }
+    }
+}
+
+/// Results of every device. `operands` are by device and operand.
+pub fn results(spec: &CollectiveSpec, order: &Order, operands: &[Vec<Vec<u8>>]) -> Vec<Vec<Vec<u8>>> {
     let mut results: Vec<Vec<Vec<u8>>> = vec![vec![]; operands.len()];
     for group in groups(spec, operands.len()) {
         let reduced = match spec.kind {
             CollectiveKind::AllReduce { op } | CollectiveKind::ReduceScatter { op, .. } => {
-                all_reduce(spec, op, &group, process_of, operands)
+                all_reduce(spec, op, &group, order, operands)
             }
             _ => vec![],
         };
@@ -116,20 +129,33 @@ fn all_reduce(
     spec: &CollectiveSpec,
     op: ReduceOp,
     group: &[u32],
-    process_of: &[usize],
+    order: &Order,
     operands: &[Vec<Vec<u8>>],
 ) -> Vec<Vec<u8>> {
-    let mut processes: Vec<usize> = group.iter().map(|&device| process_of[device as usize]).collect();
-    processes.sort_unstable();
-    processes.dedup();
+    // By process, by host, and the hosts in the order of their first processes.
+    let mut hosts: Vec<(usize, Vec<(usize, Vec<u32>)>)> = vec![];
+    let mut devices = group.to_vec();
+    devices.sort_by_key(|&device| order.process_of[device as usize]);
+    for device in devices {
+        let (process, host) = (order.process_of[device as usize], order.host_of[device as usize]);
+        let index = hosts.iter().position(|(other, _)| *other == host).unwrap_or_else(|| {
+            hosts.push((host, vec![]));
+            hosts.len() - 1
+        });
+        match hosts[index].1.last_mut() {
+            Some((last, devices)) if *last == process => devices.push(device),
+            _ => hosts[index].1.push((process, vec![device])),
+        }
+    }
+    for (_, devices) in hosts.iter_mut().flat_map(|(_, processes)| processes) {
+        devices.sort_by_key(|device| group.iter().position(|member| member == device));
+    }
     let combine = |numbers: Vec<Number>| numbers.into_iter().reduce(|a, b| a.combine(op, b)).unwrap();
     let reduce_element = |index: usize, dtype: DType, at: usize| {
         let value = |device: u32| Number::read(dtype, &operands[device as usize][index][at..at + dtype.size()]);
-        let partial = |process: &usize| {
-            let local = group.iter().filter(|&&device| process_of[device as usize] == *process);
-            combine(local.map(|&device| value(device)).collect())
-        };
-        combine(processes.iter().map(partial).collect()).write(dtype)
+        let of_process = |(_, devices): &(_, Vec<u32>)| combine(devices.iter().map(|&device| value(device)).collect());
+        let of_host = |(_, processes): &(_, Vec<_>)| combine(processes.iter().map(of_process).collect());
+        combine(hosts.iter().map(of_host).collect()).write(dtype)
     };
     spec.operands
         .iter()

@@ -14,6 +14,8 @@ pub struct Interface {
     pub address: IpAddr,
     /// Whether it is in operation.
     pub is_up: bool,
+    /// Its speed in Mbit/s, where the system knows one.
+    pub speed: Option<u32>,
 }
 
 /// Names of interfaces that lead to containers and virtual machines of this host only.
@@ -50,11 +52,17 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
         // SAFETY: the name is a string that ends in a zero byte.
         let name = unsafe { std::ffi::CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();
         let running = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_uint;
-        all.push(Interface { name, address, is_up: entry.ifa_flags & running == running });
+        let is_up = entry.ifa_flags & running == running;
+        all.push(Interface { speed: speed(&name), name, address, is_up });
     }
     // SAFETY: `getifaddrs` gave this pointer, and no reference into the list is left.
     unsafe { libc::freeifaddrs(first) };
     Ok(all)
+}
+
+/// What the driver says, in Mbit/s; virtual interfaces often have none.
+fn speed(name: &str) -> Option<u32> {
+    std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?.trim().parse().ok()
 }
 
 /// # Safety
@@ -106,6 +114,7 @@ mod tests {
             name: name.into(),
             address: address.parse().unwrap(),
             is_up,
+            speed: None,
         };
         let mut all = vec![
             interface("lo", "127.0.0.1", true),

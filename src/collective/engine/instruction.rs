@@ -14,6 +14,9 @@ pub(super) struct LocalGroup {
     pub group: Group,
     pub plan: movement::Plan,
     pub pace: Pace,
+    /// Whether all processes tell each other that they are there before anything else: those that exchange nothing later
+    /// would not see that they disagree, and nobody knew who has yet to come.
+    pub meets: bool,
 }
 
 /// Who runs a collective, so that no thread of the plugin waits for long.
@@ -32,12 +35,9 @@ pub(super) enum Pace {
 /// Messages up to this size travel before anyone knows whether the others are there.
 const ONE_STEP_LIMIT: usize = 64 << 10;
 
-/// Up to this size in bytes of its larger arrays, a collective is over sooner than another thread is awake.
-const BRIEF_LIMIT: usize = 2 << 20;
-
 impl LocalGroup {
     fn new(spec: &CollectiveSpec, group: Group) -> LocalGroup {
-        let plan = movement::Plan::new(spec, &group);
+        let mut plan = movement::Plan::new(spec, &group);
         // All processes of a group must find the same, as the messages of one step and of a brief one differ. Permutes
         // between more than two are never brief, and the messages of one step and of a long one are the same.
         let is_one_step = match spec.kind {
@@ -47,22 +47,28 @@ impl LocalGroup {
             CollectiveKind::RaggedAllToAll => false,
             _ => movement::largest_message(spec, &group, &plan) <= ONE_STEP_LIMIT,
         };
+        let mut is_layered = false;
+        if !is_one_step && !group.hosts.is_empty() {
+            is_layered = match spec.kind {
+                CollectiveKind::AllReduce { .. } | CollectiveKind::ReduceScatter { .. } => true,
+                _ => plan.go_by_hosts(spec, &group),
+            };
+        }
         // That everyone whom a process exchanges messages with is there must mean that all are: nobody then waits for one
         // that has yet to come. Targets of a permute or broadcast meet their source only.
         let knows_some =
             matches!(spec.kind, CollectiveKind::CollectivePermute { .. } | CollectiveKind::CollectiveBroadcast);
-        let all_meet = group.parts.len() == 2 || !knows_some;
-        let size = |arrays: &[ArraySpec]| arrays.iter().filter_map(ArraySpec::size).sum::<usize>();
+        let all_meet = group.parts.len() == 2 || is_layered || !knows_some;
         let pace = if group.parts.len() == 1 {
             Pace::Local
         } else if is_one_step {
             Pace::OneStep
-        } else if all_meet && size(&spec.operands).max(size(&spec.results)) <= BRIEF_LIMIT {
+        } else if all_meet && !spec.is_long() {
             Pace::Brief
         } else {
             Pace::Long
         };
-        LocalGroup { group, plan, pace }
+        LocalGroup { group, plan, pace, meets: pace == Pace::Brief || is_layered }
     }
 }
 
@@ -83,13 +89,18 @@ pub(super) struct Instruction {
 }
 
 impl Instruction {
-    pub fn new(spec: CollectiveSpec, world: &World, processes: &[u32]) -> Result<Instruction, CollectiveError> {
+    pub fn new(
+        spec: CollectiveSpec,
+        world: &World,
+        processes: &[u32],
+        hosts: &[u32],
+    ) -> Result<Instruction, CollectiveError> {
         let device_count = world.device_count();
         let members =
             if spec.groups.is_empty() { vec![(0..device_count).collect::<Vec<u32>>()] } else { spec.groups.clone() };
         spec.check(&members, device_count)?;
         let with_plan = |members: &Vec<u32>| {
-            let group = Group::new(members.clone(), processes, world.process_index)?;
+            let group = Group::new(members.clone(), processes, hosts, world.process_index)?;
             Some(LocalGroup::new(&spec, group))
         };
         let groups = members.iter().map(with_plan).collect();

@@ -82,6 +82,8 @@ struct Shared {
     world: World,
     /// The process of every device.
     processes: Vec<u32>,
+    /// A number for the host of every process.
+    hosts: Vec<u32>,
     transport: Option<Arc<dyn Transport>>,
     limits: Limits,
     state: Mutex<State>,
@@ -156,6 +158,7 @@ impl Communicator {
         let state = State { current: vec![None; world.local_device_count() as usize], ..State::default() };
         let shared = Arc::new(Shared {
             processes: world.processes(),
+            hosts: transport.as_ref().map_or_else(|| vec![0], |transport| transport.hosts()),
             world,
             transport,
             limits,
@@ -182,7 +185,7 @@ impl Communicator {
         let mut instructions = HashMap::new();
         for spec in specs {
             let key = spec.key;
-            let instruction = Instruction::new(spec, &self.shared.world, &self.shared.processes)?;
+            let instruction = Instruction::new(spec, &self.shared.world, &self.shared.processes, &self.shared.hosts)?;
             let name = instruction.spec.name.clone();
             if instructions.insert(key, Arc::new(instruction)).is_some() {
                 let problem = format!("key {key} belongs to another instruction as well");

@@ -19,7 +19,7 @@ const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
 /// The other processes that a collective exchanges messages with.
 fn others<'a>(spec: &CollectiveSpec, local: &'a LocalGroup) -> Box<dyn Iterator<Item = u32> + 'a> {
-    if moves_only(&spec.kind) {
+    if moves_only(&spec.kind) && !local.plan.is_by_hosts() {
         Box::new(local.plan.processes())
     } else {
         Box::new(local.group.peers().map(|part| part.process))
@@ -162,16 +162,18 @@ impl Shared {
         let Some(local) = instruction.local(id.group) else {
             return Err(CollectiveError::Internal { instruction: name(), problem: "no such group".to_owned() });
         };
-        let LocalGroup { group, plan, pace } = local;
+        let LocalGroup { group, plan, meets, .. } = local;
         let (spec, scratch) = (&instruction.spec, &self.scratch);
         let outcome = self.exchange(id, instruction, group, |exchange| {
             let mut share = share;
-            if *pace == Pace::Brief {
-                let mut others = others(spec, local);
-                let met = match share {
-                    Share::FirstHalf => others.try_for_each(|process| exchange.send(process, MEETING, &[])),
-                    _ => others.try_for_each(|process| exchange.take(process, MEETING, 0, &mut |_| {})),
-                };
+            if *meets {
+                let mut met = Ok(());
+                if !matches!(share, Share::SecondHalf) {
+                    met = others(spec, local).try_for_each(|process| exchange.send(process, MEETING, &[]));
+                }
+                if met.is_ok() && !matches!(share, Share::FirstHalf) {
+                    met = others(spec, local).try_for_each(|process| exchange.take(process, MEETING, 0, &mut |_| {}));
+                }
                 if met.is_err() || matches!(share, Share::FirstHalf) {
                     return Ok(met);
                 }

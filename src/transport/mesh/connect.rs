@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::transport::shm::{self, OFFER_LEN, Offer, Offered, host_id};
+use crate::transport::shm::{self, HOST_LEN, HostId, OFFER_LEN, Offer, Offered};
 
 use super::Mesh;
 
@@ -63,27 +63,31 @@ pub enum Choice {
 /// An open way to another process.
 pub(super) struct Connection {
     pub stream: TcpStream,
-    /// The rings in shared memory, or why there are none.
-    pub rings: Result<(shm::Writer, shm::Reader), String>,
+    pub host: HostId,
+    /// What both share, or why that is nothing.
+    pub shared: Result<shm::Shared, String>,
 }
 
 impl Connection {
     /// Whether the other process runs on this host, as far as that can be told.
     pub fn is_local(&self) -> bool {
         let ends = (self.stream.local_addr(), self.stream.peer_addr());
-        self.rings.is_ok() || matches!(ends, (Ok(here), Ok(there)) if here.ip() == there.ip())
+        self.shared.is_ok() || matches!(ends, (Ok(here), Ok(there)) if here.ip() == there.ip())
     }
 }
 
 /// Says what speaks on this port, and in which version.
-const MAGIC: [u8; 8] = *b"spmdrun\x02";
+const MAGIC: [u8; 8] = *b"spmdrun\x03";
 const NONCE_LEN: usize = 32;
 const MAC_LEN: usize = 32;
-/// Magic, sender, receiver, number of processes, nonce.
-const HELLO_LEN: usize = 8 + 3 * 4 + NONCE_LEN;
+/// Magic, sender, receiver, number of processes, nonce, the sender's host.
+const HELLO_LEN: usize = 8 + 3 * 4 + NONCE_LEN + HOST_LEN;
 const ACCEPTED: u8 = 1;
 /// The first byte of an offer of shared memory.
 const OFFERED: u8 = 1;
+/// Whether the offer could be opened, and whether the memory of the process that made it can be read, too.
+const OPENED: u8 = 1;
+const READABLE: u8 = 2;
 
 /// A stranger on our port is given this long, and no more than this many at a time.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
@@ -98,6 +102,8 @@ struct Setup {
     process_count: u32,
     key: [u8; 32],
     choice: Choice,
+    /// Unknown to all if this process does not share memory.
+    host: HostId,
     deadline: Instant,
     over: AtomicBool,
 }
@@ -132,6 +138,7 @@ pub fn connect_mesh(
         process_count,
         key: blake3::derive_key("spmd-run data plane handshake v1", secret),
         choice,
+        host: if choice == Choice::Tcp { HostId::UNKNOWN } else { HostId::here().unwrap_or(HostId::UNKNOWN) },
         deadline: Instant::now() + timeout.min(Duration::from_secs(365 * 24 * 60 * 60)),
         over: AtomicBool::new(false),
     });
@@ -154,7 +161,7 @@ pub fn connect_mesh(
     setup.over.store(true, Ordering::Relaxed);
     // Wakes the accepting thread.
     let _ = rustix::net::shutdown(&*listener, rustix::net::Shutdown::Both);
-    Ok(Mesh::new(process_index, connections?)?)
+    Ok(Mesh::new(process_index, setup.host, connections?)?)
 }
 
 impl Setup {
@@ -181,7 +188,7 @@ impl Setup {
                 Ok(News::Connected(peer, connection)) => {
                     prepare(&connection.stream)?;
                     if let (Choice::Shm, Err(reason), Some(&address)) =
-                        (self.choice, &connection.rings, addresses.get(peer as usize))
+                        (self.choice, &connection.shared, addresses.get(peer as usize))
                     {
                         return Err(MeshError::NoSharedMemory { peer, address, reason: reason.clone() });
                     }
@@ -283,12 +290,12 @@ impl Setup {
     /// The caller's side of the handshake. `None` if the other side does not know the secret.
     fn introduce(&self, stream: TcpStream, peer: u32) -> io::Result<Option<Connection>> {
         let end = self.deadline.min(Instant::now() + HANDSHAKE_LIMIT);
-        let hello = hello(self.process_index, peer, self.process_count)?;
+        let hello = self.hello(peer)?;
         write_within(&stream, &hello, end)?;
         let mut answer = [0; HELLO_LEN + MAC_LEN];
         read_within(&stream, &mut answer, end)?;
         let (their_hello, their_mac) = answer.split_at(HELLO_LEN);
-        parse_hello(their_hello, self.process_index, self.process_count)?;
+        let (_, host) = parse_hello(their_hello, self.process_index, self.process_count)?;
         if !matches(&self.mac("called", &hello, their_hello), their_mac) {
             return Ok(None);
         }
@@ -298,8 +305,8 @@ impl Setup {
         if verdict != [ACCEPTED] {
             return Err(malformed("it turned us away"));
         }
-        let rings = self.share_memory(&stream, end)?;
-        Ok(Some(Connection { stream, rings }))
+        let shared = self.share_memory(&stream, host, end)?;
+        Ok(Some(Connection { stream, host, shared }))
     }
 
     /// The called side of the handshake; returns who called.
@@ -308,11 +315,11 @@ impl Setup {
         let end = self.deadline.min(Instant::now() + HANDSHAKE_LIMIT);
         let mut their_hello = [0; HELLO_LEN];
         read_within(&stream, &mut their_hello, end)?;
-        let peer = parse_hello(&their_hello, self.process_index, self.process_count)?;
+        let (peer, host) = parse_hello(&their_hello, self.process_index, self.process_count)?;
         if peer <= self.process_index {
             return Err(malformed(&format!("process {peer} called, which should be called")));
         }
-        let hello = hello(self.process_index, peer, self.process_count)?;
+        let hello = self.hello(peer)?;
         let mut answer = hello.to_vec();
         answer.extend_from_slice(self.mac("called", &their_hello, &hello).as_bytes());
         write_within(&stream, &answer, end)?;
@@ -325,12 +332,18 @@ impl Setup {
             return Err(malformed("it has another job secret"));
         }
         write_within(&stream, &[ACCEPTED], end)?;
-        let rings = self.share_memory(&stream, end)?;
-        Ok((peer, Connection { stream, rings }))
+        let shared = self.share_memory(&stream, host, end)?;
+        Ok((peer, Connection { stream, host, shared }))
     }
 
-    /// Both sides offer a ring and open the other's. The rings are used if both could, else both know why not.
-    fn share_memory(&self, stream: &TcpStream, end: Instant) -> io::Result<Result<(shm::Writer, shm::Reader), String>> {
+    /// Both sides offer a ring and open the other's, and try to read from the other's memory. The rings are used if both
+    /// could open them, else both know why not.
+    fn share_memory(
+        &self,
+        stream: &TcpStream,
+        their_host: HostId,
+        end: Instant,
+    ) -> io::Result<Result<shm::Shared, String>> {
         let offered = match self.choice {
             Choice::Tcp => Err("this process uses TCP only".to_owned()),
             Choice::Auto | Choice::Shm => Offered::new().map_err(|error| format!("cannot share memory: {error}")),
@@ -346,19 +359,37 @@ impl Setup {
         let [kind, theirs @ ..] = theirs;
         let opened = match (&offered, kind) {
             (Err(reason), _) => Err(reason.clone()),
-            (Ok(_), OFFERED) => open(&Offer::from_bytes(&theirs)),
+            (Ok(_), OFFERED) if self.host.is_same(&their_host) => open(&Offer::from_bytes(&theirs)),
+            (Ok(_), OFFERED) => Err("it runs on another host or in another container".to_owned()),
             (Ok(_), _) => Err("the other process does not share memory".to_owned()),
         };
-        write_within(stream, &[u8::from(opened.is_ok())], end)?;
-        let mut they_opened = [0];
-        read_within(stream, &mut they_opened, end)?;
+        let verdict = opened.as_ref().map_or(0, |(_, memory)| if memory.is_some() { READABLE } else { OPENED });
+        write_within(stream, &[verdict], end)?;
+        let mut their_verdict = [0];
+        read_within(stream, &mut their_verdict, end)?;
         Ok(match (opened, offered) {
-            (Ok(theirs), Ok(ours)) if they_opened == [1] => {
-                Ok((shm::Writer::new(ours.into_segment()), shm::Reader::new(theirs)))
-            }
+            (Ok((theirs, memory)), Ok(ours)) if matches!(their_verdict, [OPENED | READABLE]) => Ok(shm::Shared {
+                writer: shm::Writer::new(ours.into_segment()),
+                reader: shm::Reader::new(theirs),
+                memory,
+                is_readable: their_verdict == [READABLE],
+            }),
             (Ok(_), _) => Err("the other process cannot open this one's memory".to_owned()),
             (Err(reason), _) => Err(reason),
         })
+    }
+
+    fn hello(&self, to: u32) -> io::Result<[u8; HELLO_LEN]> {
+        let mut nonce = [0; NONCE_LEN];
+        File::open("/dev/urandom")?.read_exact(&mut nonce)?;
+        let mut hello = [0; HELLO_LEN];
+        let numbers = [self.process_index, to, self.process_count].map(u32::to_le_bytes);
+        let host = self.host.to_bytes();
+        let fields = [&MAGIC[..], numbers.as_flattened(), &nonce, &host];
+        for (place, byte) in hello.iter_mut().zip(fields.into_iter().flatten()) {
+            *place = *byte;
+        }
+        Ok(hello)
     }
 
     fn mac(&self, role: &str, caller_hello: &[u8], called_hello: &[u8]) -> blake3::Hash {
@@ -368,15 +399,13 @@ impl Setup {
     }
 }
 
-/// The ring of a process that may run elsewhere.
-fn open(offer: &Offer) -> Result<shm::Segment, String> {
-    match host_id() {
-        Ok(host) if host == offer.host => {
-            offer.open().map_err(|error| format!("cannot open the memory of process id {}: {error}", offer.process))
-        }
-        Ok(_) => Err("it runs on another host or in another container".to_owned()),
-        Err(error) => Err(format!("cannot tell on which host this is: {error}")),
-    }
+/// The ring of a process of this host, and its memory if that may be read.
+fn open(offer: &Offer) -> Result<(shm::Segment, Option<shm::Memory>), String> {
+    let ring = offer.open();
+    let ring = ring.map_err(|error| format!("cannot open the memory of process id {}: {error}", offer.process))?;
+    // The system may forbid it (Yama, seccomp); then all goes through the rings.
+    let memory = offer.memory().inspect_err(|error| tracing::debug!(%error, offer.process, "its memory is not read"));
+    Ok((ring, memory.ok()))
 }
 
 /// Compares in constant time.
@@ -384,19 +413,8 @@ fn matches(mac: &blake3::Hash, bytes: &[u8]) -> bool {
     blake3::Hash::from_slice(bytes).is_ok_and(|theirs| theirs == *mac)
 }
 
-fn hello(from: u32, to: u32, process_count: u32) -> io::Result<[u8; HELLO_LEN]> {
-    let mut nonce = [0; NONCE_LEN];
-    File::open("/dev/urandom")?.read_exact(&mut nonce)?;
-    let mut hello = [0; HELLO_LEN];
-    let fields = [&MAGIC[..], &from.to_le_bytes(), &to.to_le_bytes(), &process_count.to_le_bytes(), &nonce];
-    for (place, byte) in hello.iter_mut().zip(fields.into_iter().flatten()) {
-        *place = *byte;
-    }
-    Ok(hello)
-}
-
-/// Returns the sender of a hello that is meant for process `to`.
-fn parse_hello(bytes: &[u8], to: u32, process_count: u32) -> io::Result<u32> {
+/// Returns the sender of a hello that is meant for process `to`, and its host.
+fn parse_hello(bytes: &[u8], to: u32, process_count: u32) -> io::Result<(u32, HostId)> {
     let (magic, rest) = bytes.split_at_checked(MAGIC.len()).ok_or_else(|| malformed("a short hello"))?;
     if magic != MAGIC {
         return Err(malformed("it is not a process of a job, or runs another version"));
@@ -409,7 +427,9 @@ fn parse_hello(bytes: &[u8], to: u32, process_count: u32) -> io::Result<u32> {
     if for_whom != Some(to) {
         return Err(malformed(&format!("it looks for process {}", for_whom.unwrap_or(0))));
     }
-    from.filter(|from| *from < process_count).ok_or_else(|| malformed("a process index out of range"))
+    let from = from.filter(|from| *from < process_count).ok_or_else(|| malformed("a process index out of range"))?;
+    let host = bytes.last_chunk().copied().map(HostId::from_bytes).ok_or_else(|| malformed("a short hello"))?;
+    Ok((from, host))
 }
 
 fn malformed(problem: &str) -> io::Error {

@@ -13,6 +13,10 @@ pub(in crate::transport) enum Kind {
     Abort = 4,
     /// The sender leaves in good order.
     Bye = 5,
+    /// Where a message lies in the sender's memory follows. The sender leaves it there until it is taken.
+    Lend = 6,
+    /// The receiver of a lent message has read it.
+    Taken = 7,
 }
 
 /// A cache line, so that what follows stays aligned in shared memory. The last word is zero.
@@ -49,6 +53,8 @@ impl Header {
             3 => Kind::Note,
             4 => Kind::Abort,
             5 => Kind::Bye,
+            6 => Kind::Lend,
+            7 => Kind::Taken,
             _ => return None,
         };
         Some(Header { kind, len, tag: Tag([a, b, c, d, e]) })
@@ -61,7 +67,7 @@ mod tests {
 
     #[test]
     fn headers_survive_the_wire() {
-        for kind in [Kind::Data, Kind::Ready, Kind::Note, Kind::Abort, Kind::Bye] {
+        for kind in [Kind::Data, Kind::Ready, Kind::Note, Kind::Abort, Kind::Bye, Kind::Lend, Kind::Taken] {
             let header = Header { kind, len: 1 << 40, tag: Tag([1, u64::MAX, 3, 4, 5]) };
             assert_eq!(Header::from_bytes(&header.to_bytes()), Some(header));
         }

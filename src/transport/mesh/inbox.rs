@@ -80,6 +80,7 @@ struct Frames<S> {
 enum Incoming {
     Posted { tag: Tag, segments: Vec<Segment>, index: usize, offset: usize },
     Early { tag: Tag, bytes: Vec<u8>, filled: usize },
+    Lent { tag: Tag, bytes: Vec<u8>, filled: usize },
     Reason { bytes: Vec<u8>, filled: usize },
     Unwanted { left: usize },
 }
@@ -89,6 +90,10 @@ struct Matching {
     posted: HashMap<Tag, Posted, foldhash::fast::FixedState>,
     early: HashMap<Tag, Vec<u8>, foldhash::fast::FixedState>,
     early_bytes: usize,
+    /// Where lent messages lie that were not asked for yet.
+    lent: HashMap<Tag, Vec<shm::Run>, foldhash::fast::FixedState>,
+    /// Messages of ours that the peer has read.
+    taken: HashSet<Tag, foldhash::fast::FixedState>,
     spare: Vec<Vec<u8>>,
     ready: HashSet<Tag, foldhash::fast::FixedState>,
     notes: VecDeque<Tag>,
@@ -201,6 +206,26 @@ impl<S: Source> Inbox<S> {
         }
     }
 
+    /// Where a posted message lies in the peer's memory, if the peer has lent it, and what it goes to. The memory for it stays
+    /// posted, to be settled once it is read.
+    #[allow(clippy::type_complexity, reason = "a list of sources and one of targets")]
+    pub fn take_lent(&mut self, tag: &Tag) -> Option<Result<(Vec<shm::Run>, Vec<Segment>), TransportError>> {
+        let posted = self.matching.posted.get_mut(tag).filter(|posted| matches!(posted, Posted::Empty(_)))?;
+        let runs = self.matching.lent.remove(tag)?;
+        let Posted::Empty(segments) = std::mem::replace(posted, Posted::Filling) else { return None };
+        self.matching.early_bytes -= lent_size(&runs);
+        let (len, expected) = (runs.iter().fold(0, |len: u64, run| len.saturating_add(run.len)), total(&segments));
+        if len == expected as u64 {
+            return Some(Ok((runs, segments)));
+        }
+        Some(Err(TransportError::Protocol { peer: self.peer, problem: wrong_size(len, expected) }))
+    }
+
+    /// Whether the peer has read a lent message; once.
+    pub fn take_taken(&mut self, tag: &Tag) -> Option<Result<(), TransportError>> {
+        if self.matching.taken.remove(tag) { Some(Ok(())) } else { self.broken.clone().map(Err) }
+    }
+
     /// Forgets a posted receive; nothing writes to its memory any more.
     pub fn settle(&mut self, tag: &Tag) {
         self.matching.posted.remove(tag);
@@ -253,8 +278,8 @@ impl<S: Source> Inbox<S> {
         if version.replace(self.matching.version) == Some(self.matching.version) {
             return Vec::new();
         }
-        let Matching { early, ready, notes, .. } = &self.matching;
-        early.keys().chain(ready).chain(notes).copied().collect()
+        let Matching { early, lent, ready, notes, .. } = &self.matching;
+        early.keys().chain(lent.keys()).chain(ready).chain(notes).copied().collect()
     }
 
     /// How many frames have been taken in.
@@ -352,7 +377,9 @@ impl Incoming {
                     *offset += count;
                     count
                 }
-                Incoming::Early { bytes, filled, .. } | Incoming::Reason { bytes, filled } => {
+                Incoming::Early { bytes, filled, .. }
+                | Incoming::Lent { bytes, filled, .. }
+                | Incoming::Reason { bytes, filled } => {
                     if *filled == bytes.len() {
                         return Ok(true);
                     }
@@ -381,7 +408,7 @@ impl Matching {
     /// Takes note of a frame's header; where the bytes that follow go.
     fn begin(&mut self, header: &Header) -> Result<Option<Incoming>, String> {
         let Header { kind, len, tag } = *header;
-        if len > 0 && matches!(kind, Kind::Ready | Kind::Note | Kind::Bye) {
+        if len > 0 && matches!(kind, Kind::Ready | Kind::Note | Kind::Bye | Kind::Taken) {
             return Err(format!("{kind:?} with {len} bytes"));
         }
         match kind {
@@ -405,6 +432,22 @@ impl Matching {
                 return Ok(Some(Incoming::Reason { bytes, filled: 0 }));
             }
             Kind::Bye => self.said_bye = true,
+            Kind::Lend if self.posted.get(&tag).is_some_and(|posted| !matches!(posted, Posted::Empty(_))) => {
+                return Err("the same message twice".to_owned());
+            }
+            Kind::Lend => {
+                let len = usize::try_from(len).unwrap_or(usize::MAX);
+                if len > EARLY_LIMIT || !len.is_multiple_of(shm::RUN_LEN) {
+                    return Err(format!("a message lent in {len} bytes"));
+                }
+                return Ok(Some(Incoming::Lent { tag, bytes: vec![0; len], filled: 0 }));
+            }
+            Kind::Taken => {
+                self.taken.insert(tag);
+                if self.taken.len() > EARLY_LIMIT / EARLY_OVERHEAD {
+                    return Err("more messages taken than were lent".to_owned());
+                }
+            }
         }
         Ok(None)
     }
@@ -459,6 +502,14 @@ impl Matching {
                     }
                 }
             },
+            Incoming::Lent { tag, bytes, .. } => {
+                let runs: Vec<shm::Run> = bytes.as_chunks().0.iter().map(shm::Run::from_bytes).collect();
+                self.early_bytes += lent_size(&runs);
+                self.version += 1;
+                if self.early_bytes > EARLY_LIMIT || self.lent.insert(tag, runs).is_some() {
+                    return Err("more messages than anyone has asked for".to_owned());
+                }
+            }
             Incoming::Reason { bytes, .. } => self.aborted = Some(String::from_utf8_lossy(&bytes).into_owned()),
             Incoming::Unwanted { .. } => {}
         }
@@ -476,6 +527,11 @@ impl Matching {
             self.spare.push(buffer);
         }
     }
+}
+
+/// What a lent message counts for until it is asked for.
+fn lent_size(runs: &[shm::Run]) -> usize {
+    runs.len() * shm::RUN_LEN + EARLY_OVERHEAD
 }
 
 fn total(segments: &[Segment]) -> usize {

@@ -18,6 +18,7 @@ use std::time::Instant;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
+use super::shm::HostId;
 use super::{AbortCallback, Segment, Tag, Transport, TransportError, Wait};
 
 use connect::Connection;
@@ -34,6 +35,7 @@ pub struct Mesh {
 
 struct Shared {
     process_index: u32,
+    hosts: Vec<u32>,
     peers: Peers,
     end: Mutex<End>,
     /// Readable when the watching thread has to go.
@@ -48,16 +50,21 @@ struct End {
 }
 
 impl Mesh {
-    fn new(process_index: u32, connections: Vec<Option<Connection>>) -> io::Result<Mesh> {
+    fn new(process_index: u32, host: HostId, connections: Vec<Option<Connection>>) -> io::Result<Mesh> {
+        let host_of = |connection: &Option<Connection>| connection.as_ref().map_or(host, |connection| connection.host);
+        let ids: Vec<HostId> = connections.iter().map(host_of).collect();
+        let first_of = |(index, id): (usize, &HostId)| ids.iter().position(|other| other.is_same(id)).unwrap_or(index);
+        let hosts = ids.iter().enumerate().map(first_of).map(|first| first as u32).collect();
         let here = 1 + connections.iter().flatten().filter(|connection| connection.is_local()).count();
         let spin = Spin::new(here);
         let mut peers = Vec::with_capacity(connections.len());
         for (index, connection) in connections.into_iter().enumerate() {
-            let peer = |Connection { stream, rings, .. }| Peer::new(index as u32, stream, rings.ok(), spin);
+            let peer = |Connection { stream, shared, .. }| Peer::new(index as u32, stream, shared.ok(), spin);
             peers.push(connection.map(peer).transpose()?.map(Arc::new));
         }
         let shared = Arc::new(Shared {
             process_index,
+            hosts,
             peers: Peers(peers),
             end: Mutex::default(),
             closing: eventfd(0, EventfdFlags::CLOEXEC)?,
@@ -91,8 +98,26 @@ impl Transport for Mesh {
         self.shared.peers.0.len() as u32
     }
 
+    fn hosts(&self) -> Vec<u32> {
+        self.shared.hosts.clone()
+    }
+
     fn send(&self, to: u32, tag: Tag, data: &[IoSlice<'_>], wait: &Wait<'_>) -> Result<(), TransportError> {
         self.peer(to)?.send(&self.shared.peers, tag, data, wait)
+    }
+
+    fn lend(&self, to: u32, tag: Tag, data: &[IoSlice<'_>], wait: &Wait<'_>) -> Result<bool, TransportError> {
+        self.peer(to)?.lend(&self.shared.peers, tag, data, wait)
+    }
+
+    fn reclaim(&self, to: u32, tag: Tag, wait: &Wait<'_>) -> Result<(), TransportError> {
+        self.peer(to)?.reclaim(&self.shared.peers, tag, wait)
+    }
+
+    fn withdraw(&self, to: u32, _tag: Tag) {
+        if let Ok(peer) = self.peer(to) {
+            peer.withdraw();
+        }
     }
 
     unsafe fn post(&self, from: u32, tag: Tag, into: Vec<Segment>, deadline: Instant) -> Result<(), TransportError> {

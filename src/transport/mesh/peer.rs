@@ -46,6 +46,12 @@ pub(super) struct Peer {
     kick: OwnedFd,
     /// The ring that the peer writes to, if there is one.
     ring: Option<shm::Segment>,
+    /// The ring that goes to the peer.
+    own_ring: Option<shm::Segment>,
+    /// The peer's memory, if it may be read: then the peer lends large messages.
+    memory: Option<shm::Memory>,
+    /// Whether the peer may read our memory.
+    is_readable: bool,
     spin: Spin,
 }
 
@@ -106,18 +112,18 @@ impl Peers {
 
 impl Peer {
     /// A peer behind a connected socket that does not block and, where both share memory, a ring for each direction.
-    pub fn new(
-        index: u32,
-        stream: TcpStream,
-        rings: Option<(shm::Writer, shm::Reader)>,
-        spin: Spin,
-    ) -> io::Result<Peer> {
+    pub fn new(index: u32, stream: TcpStream, shared: Option<shm::Shared>, spin: Spin) -> io::Result<Peer> {
         let stream = Arc::new(stream);
-        let (writer, reader) = rings.unzip();
+        let memory = shared.as_ref().and_then(|shared| shared.memory);
+        let is_readable = shared.as_ref().is_some_and(|shared| shared.is_readable);
+        let (writer, reader) = shared.map(|shared| (shared.writer, shared.reader)).unzip();
         let inbox = Inbox::new(index, StreamReader::new(Arc::clone(&stream)), reader);
         Ok(Peer {
             index,
             stream,
+            own_ring: writer.as_ref().map(|writer: &shm::Writer| writer.segment().clone()),
+            memory,
+            is_readable,
             writer: Mutex::new(Writer { ring: writer, torn: false }),
             ring: inbox.ring().cloned(),
             inbox: Mutex::new(inbox),
@@ -133,13 +139,45 @@ impl Peer {
     }
 
     pub fn send(&self, peers: &Peers, tag: Tag, data: &[IoSlice<'_>], wait: &Wait<'_>) -> Result<(), TransportError> {
-        if data.iter().map(|slice| slice.len()).sum::<usize>() > EAGER_LIMIT {
+        if self.lend(peers, tag, data, wait)? { self.reclaim(peers, tag, wait) } else { Ok(()) }
+    }
+
+    /// Sends a message, or lets the peer read it from where it lies: then it has to stay until it is reclaimed.
+    pub fn lend(&self, peers: &Peers, tag: Tag, data: &[IoSlice<'_>], wait: &Wait<'_>) -> Result<bool, TransportError> {
+        let is_large = data.iter().map(|slice| slice.len()).sum::<usize>() > EAGER_LIMIT;
+        if is_large && self.is_readable {
+            let run = |slice: &IoSlice<'_>| shm::Run { address: slice.as_ptr() as u64, len: slice.len() as u64 };
+            let runs: Vec<_> = data.iter().map(|slice| run(slice).to_bytes()).collect();
+            self.write(peers, Kind::Lend, tag, &[IoSlice::new(runs.as_flattened())], wait.deadline)?;
+            return Ok(true);
+        }
+        if is_large {
             self.wait_until(peers, &tag, wait, |inbox| {
                 inbox.receive();
                 inbox.take_ready(&tag)
             })?;
         }
-        self.write(peers, Kind::Data, tag, data, wait.deadline)
+        self.write(peers, Kind::Data, tag, data, wait.deadline)?;
+        Ok(false)
+    }
+
+    /// Waits until the peer has read a lent message.
+    pub fn reclaim(&self, peers: &Peers, tag: Tag, wait: &Wait<'_>) -> Result<(), TransportError> {
+        let done = self.wait_until(peers, &tag, wait, |inbox| {
+            inbox.receive();
+            inbox.take_taken(&tag)
+        });
+        if done.is_err() {
+            self.withdraw();
+        }
+        done
+    }
+
+    /// Takes memory back that was lent: whatever the peer reads of it afterwards, it discards. Nothing can be lent again.
+    pub fn withdraw(&self) {
+        if let Some(ring) = &self.own_ring {
+            ring.positions().withdraw();
+        }
     }
 
     /// # Safety
@@ -154,7 +192,7 @@ impl Peer {
         let len: usize = into.iter().map(Segment::len).sum();
         // SAFETY: by the contract of this function; settled by `complete` and `cancel`.
         unsafe { self.lock().post(tag, into)? };
-        if len > EAGER_LIMIT {
+        if len > EAGER_LIMIT && self.memory.is_none() {
             let sent = self.write(peers, Kind::Ready, tag, &[], deadline);
             if sent.is_err() {
                 self.cancel(tag);
@@ -165,12 +203,46 @@ impl Peer {
     }
 
     pub fn complete(&self, peers: &Peers, tag: Tag, wait: &Wait<'_>) -> Result<(), TransportError> {
-        let done = self.wait_until(peers, &tag, wait, |inbox| {
+        let mut lent = None;
+        let mut done = self.wait_until(peers, &tag, wait, |inbox| {
             inbox.receive();
-            inbox.completed(&tag)
+            match inbox.take_lent(&tag) {
+                Some(Ok(found)) => lent = Some(found),
+                Some(Err(error)) => return Some(Err(error)),
+                None => return inbox.completed(&tag),
+            }
+            Some(Ok(()))
         });
+        if let Some((runs, segments)) = lent {
+            done = self.read(&runs, &segments).and_then(|()| self.write(peers, Kind::Taken, tag, &[], wait.deadline));
+        }
         self.cancel(tag);
         done
+    }
+
+    /// Reads a lent message into posted memory, which is the caller's until it settles it.
+    fn read(&self, runs: &[shm::Run], segments: &[Segment]) -> Result<(), TransportError> {
+        enum Stop {
+            Broken(TransportError),
+            Io(io::Error),
+        }
+        impl From<io::Error> for Stop {
+            fn from(error: io::Error) -> Stop {
+                Stop::Io(error)
+            }
+        }
+        let (Some(memory), Some(ring)) = (self.memory, &self.ring) else {
+            let problem = "a message lent to a process that cannot read it".to_owned();
+            return Err(TransportError::Protocol { peer: self.index, problem });
+        };
+        let go_on = || self.lock().broken.clone().map_or(Ok(()), |error| Err(Stop::Broken(error)));
+        // SAFETY: posted as valid and untouched until settled, which comes after this.
+        match unsafe { memory.read(runs, segments, go_on) } {
+            Err(Stop::Broken(error)) => Err(error),
+            Err(Stop::Io(error)) => Err(self.reason_or(&format!("cannot read its memory: {error}"))),
+            Ok(()) if ring.positions().is_withdrawn() => Err(self.reason_or("it took back what it had lent")),
+            Ok(()) => Ok(()),
+        }
     }
 
     /// Forgets a posted receive; on return nothing writes to its memory any more.

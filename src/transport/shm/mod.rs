@@ -4,6 +4,7 @@
 //! `/proc` and finds a number in it that it was told beforehand. Nothing stays behind when processes end, however they
 //! do.
 
+mod memory;
 #[cfg(test)]
 mod model;
 mod ring;
@@ -14,8 +15,9 @@ use std::time::Duration;
 
 use super::EAGER_LIMIT;
 
+pub(super) use memory::{Memory, RUN_LEN, Run};
 pub(super) use ring::Seen;
-pub(super) use segment::{OFFER_LEN, Offer, Offered, Segment, host_id};
+pub(super) use segment::{HOST_LEN, HostId, OFFER_LEN, Offer, Offered, Segment};
 
 /// What the ring is built on.
 mod sync {
@@ -66,6 +68,16 @@ const WHOLE: usize = EAGER_LIMIT + 64;
 /// Bytes of a larger message that are written at a time.
 const PART: usize = 64 << 10;
 
+/// What two processes of one host share.
+pub(super) struct Shared {
+    pub writer: Writer,
+    pub reader: Reader,
+    /// The other process's memory, if this one may read it.
+    pub memory: Option<Memory>,
+    /// Whether the other process may read this one's memory.
+    pub is_readable: bool,
+}
+
 /// Writes to the ring of this process.
 pub(super) struct Writer {
     segment: Segment,
@@ -108,6 +120,11 @@ impl Writer {
             self.own.publish(positions, count);
         }
         Ok(count as usize)
+    }
+
+    /// The ring of this process.
+    pub fn segment(&self) -> &Segment {
+        &self.segment
     }
 
     /// Where the reader is, for [`Writer::sleep`].

@@ -16,6 +16,8 @@ pub(in crate::transport) struct Positions {
     reader_sleeps: Line,
     /// Goes up when the writer begins to sleep on `head`, and when it is awake again: odd while it sleeps.
     writer_naps: Line,
+    /// Not zero once the writer has taken memory back that the reader was to read.
+    withdrawn: Line,
 }
 
 /// A word and its value at a glance. A sleep that it is given to ends when it is no longer so.
@@ -47,7 +49,7 @@ impl Positions {
     #[allow(dead_code, reason = "outside the model, positions are mapped")]
     pub fn new() -> Positions {
         let zero = || Line(AtomicU32::new(0));
-        Positions { tail: zero(), head: zero(), reader_sleeps: zero(), writer_naps: zero() }
+        Positions { tail: zero(), head: zero(), reader_sleeps: zero(), writer_naps: zero(), withdrawn: zero() }
     }
 
     /// Where the writer is, to be handed to [`Positions::sleep_until_data`].
@@ -79,6 +81,18 @@ impl Positions {
     pub fn writer_naps(&self) -> (Seen<'_>, bool) {
         let naps = self.writer_naps.0.load(Ordering::SeqCst);
         ((&self.writer_naps.0, naps), naps % 2 == 1)
+    }
+
+    /// Says, before the writer touches memory again that it had told the reader to read, that the reader did not do so.
+    pub fn withdraw(&self) {
+        self.withdrawn.0.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether what was read until now may be something else than what was there when the writer told of it.
+    pub fn is_withdrawn(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.withdrawn.0.load(Ordering::SeqCst) != 0
     }
 
     /// Ends the reader's sleep, if it sleeps.

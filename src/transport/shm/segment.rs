@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
+use super::memory::Memory;
 use super::ring::Positions;
 
 /// Bytes in a ring. A power of two, so that positions can go on counting.
@@ -100,18 +101,18 @@ pub(in crate::transport) struct Offered {
 /// How another process finds a ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::transport) struct Offer {
-    /// Where process ids mean the same.
-    pub host: [u8; 32],
     /// The process that has the file open.
     pub process: u32,
     /// Its descriptor there.
     pub descriptor: u32,
+    /// Where the number lies in that process.
+    pub address: u64,
     /// What the file begins with.
     pub number: [u8; NUMBER_LEN],
 }
 
 /// Bytes of an [`Offer`] on the wire.
-pub(in crate::transport) const OFFER_LEN: usize = 32 + 4 + 4 + NUMBER_LEN;
+pub(in crate::transport) const OFFER_LEN: usize = 4 + 4 + 8 + NUMBER_LEN;
 
 impl Offered {
     /// A new ring.
@@ -125,8 +126,9 @@ impl Offered {
         File::open("/dev/urandom")?.read_exact(&mut number)?;
         // SAFETY: the head of a mapping that nobody else has yet.
         unsafe { segment.0.0.cast::<[u8; NUMBER_LEN]>().write(number) };
-        let descriptor = file.as_raw_fd() as u32;
-        let offer = Offer { host: host_id()?, process: std::process::id(), descriptor, number };
+        let (process, descriptor) = (std::process::id(), file.as_raw_fd() as u32);
+        let address = segment.0.0.as_ptr() as u64;
+        let offer = Offer { process, descriptor, address, number };
         Ok(Offered { file, segment, offer })
     }
 
@@ -158,9 +160,15 @@ impl Offer {
         if number == self.number { Ok(segment) } else { Err(wrong()) }
     }
 
+    /// The memory of that process, if this one may read it.
+    pub fn memory(&self) -> io::Result<Memory> {
+        Memory::open(self.process, self.address, &self.number)
+    }
+
     pub fn to_bytes(&self) -> [u8; OFFER_LEN] {
         let mut bytes = [0; OFFER_LEN];
-        let fields = [&self.host[..], &self.process.to_le_bytes(), &self.descriptor.to_le_bytes(), &self.number];
+        let (process, descriptor) = (self.process.to_le_bytes(), self.descriptor.to_le_bytes());
+        let fields = [&process[..], &descriptor, &self.address.to_le_bytes(), &self.number];
         for (place, byte) in bytes.iter_mut().zip(fields.into_iter().flatten()) {
             *place = *byte;
         }
@@ -169,21 +177,44 @@ impl Offer {
 
     pub fn from_bytes(bytes: &[u8; OFFER_LEN]) -> Offer {
         let mut fields = bytes.iter().copied();
-        let mut host = [0; 32];
-        host.fill_with(|| fields.next().unwrap_or(0));
         let mut word = || u32::from_le_bytes(std::array::from_fn(|_| fields.next().unwrap_or(0)));
         let (process, descriptor) = (word(), word());
+        let address = u64::from(word()) | u64::from(word()) << 32;
         let mut number = [0; NUMBER_LEN];
         number.fill_with(|| fields.next().unwrap_or(0));
-        Offer { host, process, descriptor, number }
+        Offer { process, descriptor, address, number }
     }
 }
 
-/// Equal for processes that see each other in `/proc`: those of one boot of one system in one process namespace.
-pub(in crate::transport) fn host_id() -> io::Result<[u8; 32]> {
-    let boot = fs::read("/proc/sys/kernel/random/boot_id")?;
-    let namespace = fs::read_link("/proc/self/ns/pid")?;
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&boot).update(namespace.as_os_str().as_encoded_bytes());
-    Ok(*hasher.finalize().as_bytes())
+/// Where process ids mean the same: on one boot of one system, in one process namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::transport) struct HostId([u8; HOST_LEN]);
+
+/// Bytes of a [`HostId`] on the wire.
+pub(in crate::transport) const HOST_LEN: usize = 32;
+
+impl HostId {
+    /// A host that no process shares with any other.
+    pub const UNKNOWN: HostId = HostId([0; HOST_LEN]);
+
+    /// This process's host.
+    pub fn here() -> io::Result<HostId> {
+        let boot = fs::read("/proc/sys/kernel/random/boot_id")?;
+        let namespace = fs::read_link("/proc/self/ns/pid")?;
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&boot).update(namespace.as_os_str().as_encoded_bytes());
+        Ok(HostId(*hasher.finalize().as_bytes()))
+    }
+
+    pub fn is_same(&self, other: &HostId) -> bool {
+        self == other && *self != HostId::UNKNOWN
+    }
+
+    pub fn to_bytes(self) -> [u8; HOST_LEN] {
+        self.0
+    }
+
+    pub fn from_bytes(bytes: [u8; HOST_LEN]) -> HostId {
+        HostId(bytes)
+    }
 }

@@ -3,6 +3,8 @@
 //!
 //! Arrays go in pieces: while one is combined, the next one is on its way.
 
+mod hosts;
+
 use std::io::IoSlice;
 use std::ops::Range;
 
@@ -10,16 +12,15 @@ use crate::bulk_copy;
 use crate::dtype::DType;
 use crate::transport::{Segment, TransportError};
 
-use super::buffer::Input;
-use super::engine::Call;
-use super::exchange::Exchange;
-use super::group;
-use super::group::Group;
-use super::movement::{Blocks, spread};
-use super::piece::{Part, Piece, cut, largest_size};
-use super::reduce::{Source, fold, fold_large, is_widened, partial_size};
-use super::scratch::{Scratch, ScratchPool};
-use super::spec::{ArraySpec, CollectiveKind, CollectiveSpec, ReduceOp};
+use crate::collective::buffer::Input;
+use crate::collective::engine::Call;
+use crate::collective::exchange::Exchange;
+use crate::collective::group::{self, Group};
+use crate::collective::movement::{Blocks, spread};
+use crate::collective::piece::{Part, Piece, cut, largest_size};
+use crate::collective::reduce::{Source, fold, fold_large, is_widened, partial_size};
+use crate::collective::scratch::{Scratch, ScratchPool};
+use crate::collective::spec::{ArraySpec, CollectiveKind, CollectiveSpec, ReduceOp};
 
 /// Up to this size every process sends its partial result to every other one: one step instead of two. Two processes
 /// always do, as they move no more bytes that way.
@@ -34,17 +35,26 @@ fn combined(piece: usize) -> u32 {
     2 * piece as u32 + 1
 }
 
-/// Whether a process with these members holds its partial results as f32.
-fn is_wide(part: &group::Part, dtype: DType) -> bool {
-    part.ranks.len() > 1 && is_widened(dtype)
+/// Whether the partial results of this many devices are held as f32.
+fn is_wide(devices: usize, dtype: DType) -> bool {
+    devices > 1 && is_widened(dtype)
 }
 
-fn width(part: &group::Part, dtype: DType) -> usize {
-    partial_size(dtype, is_wide(part, dtype))
+fn width(devices: usize, dtype: DType) -> usize {
+    partial_size(dtype, is_wide(devices, dtype))
 }
 
-fn source<'a>(part: &group::Part, dtype: DType, bytes: &'a [u8]) -> Source<'a> {
-    if is_wide(part, dtype) { Source::Wide(bytes) } else { Source::Native(bytes) }
+fn source(devices: usize, dtype: DType, bytes: &[u8]) -> Source<'_> {
+    if is_wide(devices, dtype) { Source::Wide(bytes) } else { Source::Native(bytes) }
+}
+
+/// Partial results for a piece.
+#[derive(Clone, Copy)]
+enum Partial<'a> {
+    /// This process's, for each part of the piece.
+    Own(&'a [Source<'a>]),
+    /// Those of this many devices elsewhere, as they were sent.
+    Sent(&'a [u8], usize),
 }
 
 fn scale(elements: &Range<usize>, width: usize) -> Range<usize> {
@@ -137,10 +147,17 @@ impl<'a> Reduction<'a> {
 
     /// Runs the whole reduction.
     pub fn run(&self, calls: &mut [Call], exchange: &Exchange<'_>) -> Result<(), TransportError> {
+        let is_layered = !self.group.hosts.is_empty();
         if let Some(dim) = self.scatter {
-            return self.reduce_scatter(calls, dim, exchange);
+            return if is_layered {
+                self.reduce_scatter_by_hosts(calls, dim, exchange)
+            } else {
+                self.reduce_scatter(calls, dim, exchange)
+            };
         }
-        if self.group.parts.len() == 1 {
+        if is_layered {
+            self.all_reduce_by_hosts(calls, exchange)?;
+        } else if self.group.parts.len() == 1 {
             self.whole().iter().for_each(|piece| self.combine_locally(calls, piece));
         } else if self.is_direct {
             self.directly(calls, exchange)?;
@@ -164,13 +181,18 @@ impl<'a> Reduction<'a> {
         &self.group.parts[self.group.mine]
     }
 
+    /// Number of this process's devices.
+    fn own_devices(&self) -> usize {
+        self.mine().ranks.len()
+    }
+
     fn dtype(&self, part: &Part) -> DType {
         self.spec.operands[part.array].dtype
     }
 
-    /// Bytes of a piece as `from` sends it.
-    fn size(&self, from: &group::Part, piece: &Piece) -> usize {
-        piece.iter().map(|part| part.elements.len() * width(from, self.dtype(part))).sum()
+    /// Bytes of a piece with the partial results of this many devices.
+    fn size(&self, devices: usize, piece: &Piece) -> usize {
+        piece.iter().map(|part| part.elements.len() * width(devices, self.dtype(part))).sum()
     }
 
     /// The pieces of all operands.
@@ -203,7 +225,7 @@ impl<'a> Reduction<'a> {
 
     /// Combines the local operands of an all-reduce that are to be wider, one part of the piece after the other.
     fn wide_partials(&self, calls: &[Call], piece: &Piece) -> Scratch<'a> {
-        let wide = |part: &&Part| is_wide(self.mine(), self.dtype(part));
+        let wide = |part: &&Part| is_wide(self.own_devices(), self.dtype(part));
         let size = |part: &Part| part.elements.len() * size_of::<f32>();
         let mut sums = self.scratch.take(piece.iter().filter(wide).map(size).sum());
         let mut rest = &mut sums[..];
@@ -237,7 +259,7 @@ impl<'a> Reduction<'a> {
         for part in piece {
             let dtype = self.dtype(part);
             let range = scale(&part.elements, dtype.size());
-            slices.push(IoSlice::new(if is_wide(self.mine(), dtype) {
+            slices.push(IoSlice::new(if is_wide(self.own_devices(), dtype) {
                 let (head, tail) = rest.split_at(part.elements.len() * size_of::<f32>());
                 rest = tail;
                 head
@@ -269,25 +291,35 @@ impl<'a> Reduction<'a> {
         piece: &Piece,
     ) -> Result<(), TransportError> {
         let sums = self.wide_partials(calls, piece);
-        let mut rest = &sums[..];
         let operands: Vec<Input> = piece.iter().map(|part| calls[0].args[part.array]).collect();
-        let mut own = Vec::with_capacity(piece.len());
-        for (part, operand) in piece.iter().zip(&operands) {
-            let dtype = self.dtype(part);
-            own.push(if is_wide(self.mine(), dtype) {
-                let (head, tail) = rest.split_at(part.elements.len() * size_of::<f32>());
-                rest = tail;
-                Source::Wide(head)
-            } else if calls.len() > 1 {
-                Source::Target
-            } else {
-                Source::Native(&operand.bytes()[scale(&part.elements, dtype.size())])
-            });
-        }
-        self.take_all(exchange, index, piece, &mut |theirs| self.fold(calls, piece, theirs, &own))
+        let own = self.own(piece, &operands, &sums, if calls.len() > 1 { Some(Source::Target) } else { None });
+        self.take_all(exchange, index, piece, &mut |theirs| self.fold_all(calls, piece, theirs, &own))
     }
 
-    /// Takes the other processes' partial results for a piece.
+    /// Our partial results for each part of a piece of an all-reduce: what is wider, else `combined` if there are several
+    /// devices, else the only device's operand.
+    fn own<'b>(
+        &self,
+        piece: &Piece,
+        operands: &'b [Input],
+        mut sums: &'b [u8],
+        combined: Option<Source<'b>>,
+    ) -> Vec<Source<'b>> {
+        let mut own = Vec::with_capacity(piece.len());
+        for (part, operand) in piece.iter().zip(operands) {
+            let dtype = self.dtype(part);
+            own.push(if is_wide(self.own_devices(), dtype) {
+                let (head, tail) = sums.split_at(part.elements.len() * size_of::<f32>());
+                sums = tail;
+                Source::Wide(head)
+            } else {
+                combined.unwrap_or(Source::Native(&operand.bytes()[scale(&part.elements, dtype.size())]))
+            });
+        }
+        own
+    }
+
+    /// Takes the other processes' partial results for a piece, in the order of the group's peers.
     fn take_all(
         &self,
         exchange: &Exchange<'_>,
@@ -295,45 +327,73 @@ impl<'a> Reduction<'a> {
         piece: &Piece,
         with: &mut dyn FnMut(&[&[u8]]),
     ) -> Result<(), TransportError> {
-        if self.group.parts.len() == 2
-            && let Some(only) = self.group.peers().next()
-        {
-            let size = self.size(only, piece);
-            return exchange.take(only.process, partial(index), size, &mut |bytes| with(&[bytes]));
+        let from: Vec<(u32, usize)> =
+            self.group.peers().map(|part| (part.process, self.size(part.ranks.len(), piece))).collect();
+        self.take_from(exchange, partial(index), &from, with)
+    }
+
+    /// Takes the messages of a step from some processes, of known sizes.
+    fn take_from(
+        &self,
+        exchange: &Exchange<'_>,
+        step: u32,
+        from: &[(u32, usize)],
+        with: &mut dyn FnMut(&[&[u8]]),
+    ) -> Result<(), TransportError> {
+        if let [(process, size)] = *from {
+            return exchange.take(process, step, size, &mut |bytes| with(&[bytes]));
         }
-        let mut partials = Vec::with_capacity(self.group.parts.len());
-        for part in self.group.peers() {
-            let mut copy = self.scratch.take(self.size(part, piece));
-            let size = copy.len();
-            exchange.take(part.process, partial(index), size, &mut |bytes| copy.copy_from_slice(bytes))?;
-            partials.push(copy);
+        let mut copies = Vec::with_capacity(from.len());
+        for &(process, size) in from {
+            let mut copy = self.scratch.take(size);
+            exchange.take(process, step, size, &mut |bytes| copy.copy_from_slice(bytes))?;
+            copies.push(copy);
         }
-        with(&partials.iter().map(|partial| &partial[..]).collect::<Vec<_>>());
+        with(&copies.iter().map(|copy| &copy[..]).collect::<Vec<_>>());
         Ok(())
     }
 
-    /// Combines the partial results of a piece in process order: the other processes' in the order of the group's
-    /// peers, and ours for each part of the piece.
-    fn fold(&self, calls: &mut [Call], piece: &Piece, theirs: &[&[u8]], own: &[Source<'_>]) {
-        let parts = &self.group.parts;
+    /// Combines all processes' partial results for a piece: the other processes' in the order of the group's peers, and ours
+    /// for each part of the piece.
+    fn fold_all(&self, calls: &mut [Call], piece: &Piece, theirs: &[&[u8]], own: &[Source<'_>]) {
+        let (parts, mine) = (&self.group.parts, self.group.mine);
+        let partial = |(index, process): (usize, &group::Part)| match theirs
+            .get((index + parts.len() - mine - 1) % parts.len())
+        {
+            Some(bytes) if index != mine => Partial::Sent(bytes, process.ranks.len()),
+            _ => Partial::Own(own),
+        };
+        let partials: Vec<Partial> = parts.iter().enumerate().map(partial).collect();
         // What goes on to other processes is better left in the cache.
         let is_final = self.scatter.is_some() || self.is_direct;
-        let mut rests: Vec<&[u8]> = theirs.to_vec();
-        for (part, own) in piece.iter().zip(own) {
-            let dtype = self.dtype(part);
-            let mut sources = Vec::with_capacity(parts.len());
-            for (index, process) in parts.iter().enumerate() {
-                if index == self.group.mine {
-                    sources.push(*own);
-                    continue;
-                }
-                let rest = &mut rests[(index + parts.len() - self.group.mine - 1) % parts.len()];
-                let (head, tail) = rest.split_at(part.elements.len() * width(process, dtype));
-                *rest = tail;
-                sources.push(source(process, dtype, head));
-            }
+        self.fold_into_results(calls, piece, &partials, is_final);
+    }
+
+    /// Combines partial results of a piece, in their order, into the results.
+    fn fold_into_results(&self, calls: &mut [Call], piece: &Piece, partials: &[Partial<'_>], is_final: bool) {
+        self.fold_parts(piece, partials, |part, dtype, sources| {
             let target = calls[part.rank].results[part.array].part_mut(scale(&part.elements, dtype.size()));
-            self.fold_results(dtype, &sources, target, is_final);
+            self.fold_results(dtype, sources, target, is_final);
+        });
+    }
+
+    /// Shows the partial results for each part of a piece.
+    fn fold_parts(&self, piece: &Piece, partials: &[Partial<'_>], mut fold: impl FnMut(&Part, DType, &[Source<'_>])) {
+        let mut partials = partials.to_vec();
+        for (index, part) in piece.iter().enumerate() {
+            let dtype = self.dtype(part);
+            let mut sources = Vec::with_capacity(partials.len());
+            for partial in &mut partials {
+                sources.push(match partial {
+                    Partial::Own(sources) => sources[index],
+                    Partial::Sent(bytes, devices) => {
+                        let (head, tail) = bytes.split_at(part.elements.len() * width(*devices, dtype));
+                        *bytes = tail;
+                        source(*devices, dtype, head)
+                    }
+                });
+            }
+            fold(part, dtype, &sources);
         }
     }
 
@@ -440,8 +500,7 @@ impl<'a> Reduction<'a> {
         if calls.len() == 1 && !self.spec.operands.iter().any(scattered) {
             return Slices::InPlace;
         }
-        let mine = self.mine();
-        let size = |array: &ArraySpec| array.num_elements().unwrap_or(0) * width(mine, array.dtype);
+        let size = |array: &ArraySpec| array.num_elements().unwrap_or(0) * width(self.own_devices(), array.dtype);
         let mut starts = Vec::with_capacity(self.spec.results.len());
         let mut total = 0;
         for array in &self.spec.results {
@@ -475,7 +534,7 @@ impl<'a> Reduction<'a> {
             Some(range) => operands.iter().map(|operand| Source::Native(&operand.bytes()[range.clone()])).collect(),
             None => packed.iter().map(|slice| Source::Native(slice)).collect(),
         };
-        fold(self.op, array.dtype, &sources, target, is_wide(self.mine(), array.dtype));
+        fold(self.op, array.dtype, &sources, target, is_wide(self.own_devices(), array.dtype));
     }
 
     /// Our partial results for a part of a piece of `to`.
@@ -488,7 +547,7 @@ impl<'a> Reduction<'a> {
         part: &Part,
     ) -> &'b [u8] {
         let array = &self.spec.operands[part.array];
-        let range = scale(&part.elements, width(self.mine(), array.dtype));
+        let range = scale(&part.elements, width(self.own_devices(), array.dtype));
         match slices {
             Slices::InPlace => {
                 let start = self.blocks(dim, array, to.ranks[part.rank]).contiguous().unwrap_or_default().start;
@@ -496,7 +555,7 @@ impl<'a> Reduction<'a> {
             }
             Slices::Combined { bytes, starts } => {
                 let of_rank = self.spec.results[part.array].num_elements().unwrap_or(0);
-                let start = starts[part.array] + part.rank * of_rank * width(self.mine(), array.dtype);
+                let start = starts[part.array] + part.rank * of_rank * width(self.own_devices(), array.dtype);
                 &bytes[start + range.start..start + range.end]
             }
         }
@@ -527,11 +586,22 @@ impl<'a> Reduction<'a> {
         piece: &Piece,
         exchange: &Exchange<'_>,
     ) -> Result<(), TransportError> {
-        let mine = self.mine();
         let operands = calls[0].args.clone();
-        let own = |part: &Part| source(mine, self.dtype(part), self.slice(&operands, dim, mine, slices, part));
-        let own: Vec<Source> = piece.iter().map(own).collect();
-        self.take_all(exchange, index, piece, &mut |theirs| self.fold(calls, piece, theirs, &own))
+        let own = self.own_slices(&operands, dim, self.mine(), slices, piece);
+        self.take_all(exchange, index, piece, &mut |theirs| self.fold_all(calls, piece, theirs, &own))
+    }
+
+    /// Our partial results for each part of a piece of `to`.
+    fn own_slices<'b>(
+        &self,
+        operands: &'b [Input],
+        dim: usize,
+        to: &group::Part,
+        slices: &'b Slices<'_>,
+        piece: &Piece,
+    ) -> Vec<Source<'b>> {
+        let own = |part| source(self.own_devices(), self.dtype(part), self.slice(operands, dim, to, slices, part));
+        piece.iter().map(own).collect()
     }
 }
 
