@@ -40,7 +40,8 @@ fn loss<'b>(parameters: &[Op<'b>], x: Op<'b>, y: Op<'b>) -> Op<'b> {
 
 fn main() -> ExitCode {
     spmd_run::run(|runtime| {
-        let steps: usize = std::env::args().nth(1).map_or(Ok(200), |steps| steps.parse())?;
+        let steps = std::env::args().nth(1).unwrap_or_else(|| "200".to_owned());
+        let steps: usize = steps.parse().map_err(|error| format!("{steps}: {error}"))?;
         let devices = runtime.device_count();
         let model = if devices.is_multiple_of(2) { 2 } else { 1 };
         let mesh = Mesh::new(&[("data", devices / model), ("model", model)])?;

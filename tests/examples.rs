@@ -6,16 +6,23 @@ use std::ffi::OsString;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 
 use harness::{Outcome, spmd_run};
 
+/// The file of an example. Cargo builds examples by itself only when it is asked for no tests in particular.
 fn example(name: &str) -> PathBuf {
-    // Tests lie in target/PROFILE/deps, examples beside that folder.
-    let test = std::env::current_exe().expect("a test has a file");
-    let folder = test.parent().and_then(|deps| deps.parent()).expect("a target folder").join("examples");
-    let path = folder.join(name);
-    assert!(path.exists(), "{}: build it with cargo build --examples", path.display());
-    path
+    static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
+        // Tests lie in target/PROFILE/deps, examples beside that folder.
+        let test = std::env::current_exe().expect("a test has a file");
+        let profile = test.parent().and_then(|deps| deps.parent()).expect("a target folder");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--examples"]).current_dir(harness::root());
+        cargo.args(profile.ends_with("release").then_some("--release"));
+        assert!(cargo.status().expect("cargo starts").success(), "the examples do not build");
+        profile.join("examples")
+    });
+    BUILT.join(name)
 }
 
 /// Runs an example on so many processes with so many devices each.
@@ -73,7 +80,8 @@ fn a_sharded_product_is_the_product() {
 fn a_perceptron_learns_on_any_number_of_processes() {
     let whole = run("train_mlp", 1, 1).stdout;
     assert_eq!(on_four_devices("train_mlp"), whole);
-    insta::assert_snapshot!(whole, @"");
+    let losses: Vec<f32> = whole.lines().filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect();
+    assert!(losses.len() == 4 && losses.is_sorted_by(|a, b| a > b), "{whole}");
 }
 
 #[test]
@@ -103,7 +111,9 @@ fn an_example_joins_the_job_of_a_scheduler() {
 fn a_failure_is_told_once() {
     let job = ["-n", "3", "--"].map(OsString::from);
     let outcome = spmd_run(job.into_iter().chain([example("train_mlp").into(), "no number".into()]));
-    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), "error: invalid digit found in string\n"));
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+    let told = outcome.stderr.strip_suffix("error: no number: invalid digit found in string\n");
+    assert!(told.is_some_and(|process| process.len() <= "[1] ".len()), "{outcome:?}");
 }
 
 #[test]
