@@ -22,7 +22,7 @@ pub struct Options {
 pub fn main(options: Options) -> Result<u8, Failure> {
     let job = &options.job;
     let nothing_else = |_| Ok(());
-    job.run(None, nothing_else, |world, data_plane| {
+    job.run(&[], nothing_else, |world, data_plane| {
         let plugin = plugins::find(job.plugin.as_deref())?;
         let runtime = Runtime::open(world, &plugin.path, job.devices_per_process.unwrap_or(1), data_plane)?;
         if runtime.world().process_index() == 0 {

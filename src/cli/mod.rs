@@ -6,6 +6,7 @@ mod doctor;
 mod failure;
 mod inspect;
 mod job;
+mod launch;
 mod memory;
 mod mpi;
 mod plugin;
@@ -48,6 +49,9 @@ enum Command {
     Doctor(doctor::Options),
     /// List known PJRT plugins, or install one
     Plugin(plugin::Options),
+    /// Start and watch a launcher's processes on this host
+    #[command(name = HELPER, hide = true)]
+    Helper(launch::HelperOptions),
 }
 
 /// How a command writes its results to standard output.
@@ -57,6 +61,8 @@ enum Format {
     Json,
 }
 
+/// What launchers start on each host.
+const HELPER: &str = "__host";
 const COMMANDS: [&str; 7] = ["run", "devices", "inspect", "bench", "doctor", "plugin", "help"];
 const NOT_YET: [&str; 2] = ["status", "coordinator"];
 
@@ -86,6 +92,7 @@ pub fn main() -> u8 {
         Command::Bench(options) => bench::main(options),
         Command::Doctor(options) => doctor::main(&options),
         Command::Plugin(options) => plugin::main(options),
+        Command::Helper(options) => launch::help(&options),
     };
     match outcome {
         Ok(code) => code,
@@ -120,7 +127,7 @@ fn with_default_command(mut arguments: Vec<OsString>) -> Result<Vec<OsString>, F
     if let Some(command) = meant_command(first).filter(|command| *command != first) {
         return Err(Failure::usage(format!("'{first}' is neither a file nor a command: did you mean '{command}'?")));
     }
-    if arguments.len() > 1 && !asks_about_tool && !COMMANDS.contains(&first) {
+    if arguments.len() > 1 && !asks_about_tool && first != HELPER && !COMMANDS.contains(&first) {
         arguments.insert(1, "run".into());
     }
     Ok(arguments)

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use spmd_run::hlo::{self, Form, ParseError, Program};
-use spmd_run::launch::phase;
+use spmd_run::launch::{self, phase};
 use spmd_run::partition::{self, CountSource, Found};
 use spmd_run::pjrt::Plugin;
 use spmd_run::plugins;
@@ -34,7 +34,7 @@ impl ProgramOptions {
     }
 
     pub fn read(&self) -> Result<Vec<u8>, Failure> {
-        let program = std::fs::read(&self.program).with_context(|| self.name());
+        let program = std::fs::read(launch::shipped(&self.program)).with_context(|| self.name());
         program.map_err(|error| match meant_command(&self.name()) {
             Some(command) => Failure::usage(format!(
                 "{}: there is no such file; if the command is meant, put it first: spmd-run {command}",

@@ -11,8 +11,8 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use spmd_run::hlo::{HloModule, Program};
 use spmd_run::host_array::Fill;
-use spmd_run::plugins;
 use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Runtime, RuntimeError, StepTimes, World};
+use spmd_run::{launch, plugins};
 
 use super::job::JobOptions;
 use super::program::{ProgramOptions, load_plugin};
@@ -109,7 +109,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
         options.program.check(processes, options.job.devices_per_process)?;
         options.check_files()
     };
-    options.job.run(Some(&options.program.program), check, |world, data_plane| {
+    options.job.run(&options.files(), check, |world, data_plane| {
         let bytes = options.program.read()?;
         same_program(&world, &bytes)?;
         let mine = match world.process_index() {
@@ -153,11 +153,17 @@ impl Options {
         }
     }
 
+    /// The files to read, first the program.
+    fn files(&self) -> Vec<&Path> {
+        let args = self.args.iter().map(|(_, path)| path);
+        let all = [&self.program.program].into_iter().chain(&self.input).chain(args).chain(&self.expect);
+        all.map(PathBuf::as_path).collect()
+    }
+
     /// Checks that files can be read and written, before any work is done for them.
     fn check_files(&self) -> Result<(), Failure> {
-        let args = self.args.iter().map(|(_, path)| path);
-        for path in self.input.iter().chain(args).chain(&self.expect) {
-            File::open(path).with_context(|| path.display().to_string()).map_err(Failure::program)?;
+        for path in &self.files()[1..] {
+            File::open(launch::shipped(path)).with_context(|| path.display().to_string()).map_err(Failure::program)?;
         }
         if let Some(path) = &self.output {
             check_writable(path)?;

@@ -149,7 +149,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
         given.check(devices, devices).map_err(Failure::wrong_usage)?;
         options.plot.as_ref().map_or(Ok(()), |plot| check_writable(plot.path()))
     };
-    job.run(None, check, |world, data_plane| {
+    job.run(&[], check, |world, data_plane| {
         let plugin = plugins::find(job.plugin.as_deref())?;
         let settings: Settings = world.from_first("bench", || Ok::<_, RuntimeError>(settings))?;
         let runtime = Runtime::open(world, &plugin.path, local_devices, data_plane)?;

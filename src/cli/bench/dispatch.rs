@@ -31,7 +31,7 @@ pub struct Options {
 pub fn main(options: Options) -> Result<u8, Failure> {
     let job = &options.job;
     let nothing_else = |_| Ok(());
-    job.run(None, nothing_else, |world, data_plane| {
+    job.run(&[], nothing_else, |world, data_plane| {
         let plugin = plugins::find(job.plugin.as_deref())?;
         let (warmup, steps) =
             world.from_first("bench", || Ok::<_, RuntimeError>((options.warmup as usize, options.iters as usize)))?;

@@ -13,7 +13,7 @@ use serde_json::json;
 use spmd_run::plugins;
 use spmd_run::runtime::{Runtime, RuntimeError, StepTimes};
 
-use crate::cli::job::{JobOptions, Role, launch};
+use crate::cli::job::{JobOptions, Role};
 use crate::cli::report::{print, table};
 use crate::cli::{Failure, Format, memory};
 
@@ -61,7 +61,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
     let job = &options.job;
     let launched_at = Duration::from_nanos(launched_at);
     let membership = match job.role()? {
-        Role::Launcher { processes } => return launch(processes, None),
+        Role::Launcher { processes } => return job.launch(processes, &[]),
         Role::Controller(membership) => membership,
     };
     let started = now();
