@@ -3,12 +3,11 @@
 mod harness;
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use harness::Outcome;
 use harness::job::{plan, signal, variables, words};
-use tempfile::TempDir;
+use harness::ssh::SshServer;
 
 /// A job that runs for minutes when nothing happens to it.
 const LONG: [&str; 3] = ["hlo/scan_layers.hlo", "--repeat", "1000000"];
@@ -185,80 +184,9 @@ fn what_processes_print_is_kept_in_files() {
     fails(&outcome, 1, &["--log-dir: ", "Cargo.toml"]);
 }
 
-/// An ssh server on a loopback address, with keys of its own.
-struct SshServer {
-    child: Child,
-    folder: TempDir,
-    port: u16,
-}
-
-impl SshServer {
-    /// `None` where no server can be started.
-    fn start() -> Option<SshServer> {
-        let Some(sshd) = ["/usr/sbin/sshd", "/usr/local/sbin/sshd"].into_iter().find(|path| Path::new(path).exists())
-        else {
-            eprintln!("skipped: no ssh server is installed (Debian: openssh-server)");
-            return None;
-        };
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        for key in ["host", "user", "stranger"] {
-            let mut keygen = Command::new("ssh-keygen");
-            keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(folder.path().join(key));
-            if !keygen.status().is_ok_and(|status| status.success()) {
-                eprintln!("skipped: ssh-keygen does not work here");
-                return None;
-            }
-        }
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("its address").port();
-        drop(listener);
-        let place = folder.path().display();
-        let config = format!(
-            "Port {port}\nListenAddress 127.0.0.1\nHostKey {place}/host\nAuthorizedKeysFile {place}/user.pub\n\
-             PasswordAuthentication no\nKbdInteractiveAuthentication no\nStrictModes no\nUsePAM no\nPidFile none\n"
-        );
-        std::fs::write(folder.path().join("sshd_config"), config).expect("a file");
-        let host_key = std::fs::read_to_string(folder.path().join("host.pub")).expect("a key");
-        std::fs::write(folder.path().join("known_hosts"), format!("[127.0.0.1]:{port} {host_key}")).expect("a file");
-        // Where sshd goes after a connection is made; Debian makes it when the service starts.
-        let _ = std::fs::create_dir_all("/run/sshd");
-        let mut server = Command::new(sshd);
-        server.arg("-D").arg("-e").arg("-f").arg(folder.path().join("sshd_config"));
-        let log = std::fs::File::create(folder.path().join("log")).expect("a file");
-        let child = server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("sshd starts");
-        let mut server = SshServer { child, folder, port };
-        let start = Instant::now();
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            if server.child.try_wait().expect("a child").is_some() || start.elapsed() > Duration::from_secs(20) {
-                let log = std::fs::read_to_string(server.folder.path().join("log")).unwrap_or_default();
-                eprintln!("skipped: the ssh server does not start: {log}");
-                return None;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Some(server)
-    }
-
-    /// What `--ssh` is, for a client with one of the keys. Its hosts are all this server.
-    fn client(&self, key: &str, known_hosts: &str) -> String {
-        let (place, port) = (self.folder.path().display(), self.port);
-        format!(
-            "ssh -F none -p {port} -i {place}/{key} -o IdentitiesOnly=yes -o HostName=127.0.0.1 -o BatchMode=yes \
-             -o UserKnownHostsFile={place}/{known_hosts} -o GlobalKnownHostsFile=none"
-        )
-    }
-}
-
-impl Drop for SshServer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[test]
 fn jobs_run_over_ssh() {
-    let Some(server) = SshServer::start() else { return };
+    let Some(server) = SshServer::start("127.0.0.1", &[]) else { return };
     let ssh = server.client("user", "known_hosts");
     let outcome = plan(["--hosts", "a:2,b:2", "--ssh", &ssh, "hlo/tp_mlp.hlo", "--fill", "ones"]).run();
     let outcome = outcome.success("over ssh");
@@ -286,7 +214,7 @@ fn jobs_run_over_ssh() {
 
 #[test]
 fn what_ssh_refuses_is_explained() {
-    let Some(server) = SshServer::start() else { return };
+    let Some(server) = SshServer::start("127.0.0.1", &[]) else { return };
     let run = |ssh: &str| plan(["devices", "--hosts", "localhost,b", "--ssh", ssh]).run();
     let outcome = run(&server.client("stranger", "known_hosts"));
     fails(&outcome, 3, &["error: host b: ", "Permission denied (publickey)", "ssh-copy-id b"]);
@@ -295,4 +223,61 @@ fn what_ssh_refuses_is_explained() {
     let ssh = server.client("user", "known_hosts");
     drop(server);
     fails(&run(&ssh), 3, &["error: host b: ", "Connection refused", "no ssh server listens there"]);
+}
+
+#[test]
+fn one_process_per_device() {
+    let outcome = plan(["--per-chip", "hlo/tp_mlp.hlo", "--fill", "ones"]).run().success("one per device");
+    assert!(outcome.stdout.contains("4 processes × 1 device"), "{}", outcome.stdout);
+    let hosts = ["--per-chip", "hlo/tp_mlp.hlo", "--fill", "ones", "--hosts", "a,b"];
+    let outcome = plan(hosts).run().success("one per device of two hosts");
+    assert!(outcome.stdout.contains("4 processes × 1 device"), "{}", outcome.stdout);
+    fails(
+        &plan(["devices", "--per-chip"]).run(),
+        2,
+        &["--per-chip: how many devices there are cannot be told: give -n"],
+    );
+}
+
+#[test]
+fn chips_are_shared_with_nobody() {
+    let shared = ["devices", "--plugin", "tpu", "-n", "2"];
+    fails(&plan(shared).run(), 2, &["2 processes on one host would each open all its chips"]);
+    let elsewhere = ["devices", "--plugin", "cuda12", "--per-chip", "--hosts", "a,b"];
+    fails(&plan(elsewhere).run(), 2, &["say which chips each host has: --chips 0,1"]);
+    let other = ["devices", "--plugin", "tpu", "--per-chip", "--chips", "0,1", "--hosts", "a,b", "-n", "2"];
+    fails(&plan(other).run(), 2, &["-n 2: --per-chip makes 4 processes, one for each chip: leave -n out"]);
+    fails(&plan(["devices", "--chips", "1,1"]).run(), 2, &["--chips: 1 is given twice"]);
+}
+
+#[test]
+fn a_job_is_started_again() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let logs = folder.path().join("logs").to_str().expect("a name").to_owned();
+    for hosts in [&["-n", "2"][..], &["--hosts", "a,b"]] {
+        let mut job = plan(hosts.iter().chain(&["--max-restarts", "1", "--log-dir", &logs]).chain(&LONG)).start();
+        let first = job.wait_until_running(2);
+        signal(first[&1], "-KILL");
+        let second = loop {
+            let now = job.wait_until_running(2);
+            if now.values().all(|pid| !first.values().any(|old| old == pid)) {
+                break now;
+            }
+        };
+        let value = |pid: u32, name: &str| {
+            let all = variables(pid);
+            all.into_iter().find_map(|variable| variable.strip_prefix(name).map(str::to_owned)).expect("a variable")
+        };
+        assert_eq!([0, 1].map(|index| value(second[&index], "SPMD_RESTART_COUNT=")), ["1", "1"]);
+        signal(second[&0], "-KILL");
+        let outcome = job.finish();
+        let name = if hosts.len() == 2 && hosts[0] == "-n" { ["1", "0"] } else { ["1 (b)", "0 (a)"] };
+        let again = format!("restart 1 of 1 because process {} failed: killed by signal 9 (SIGKILL)", name[0]);
+        fails(&outcome, 137, &[&again, &format!("process {} failed: killed by signal 9", name[1])]);
+    }
+    let mut refused = plan(["--max-restarts", "3", "-n", "2", "hlo/tp_mlp.hlo", "--input", "/dev/null"]);
+    refused.command.env("RUST_LOG", "info");
+    let outcome = refused.run();
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    assert!(!outcome.stderr.contains("restart"), "{}", outcome.stderr);
 }

@@ -25,7 +25,7 @@ pub struct JobOptions {
 
     /// CPU devices per process [default: the program's devices ÷ N, else 1]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=2048), allow_negative_numbers = true)]
-    pub devices_per_process: Option<u32>,
+    devices_per_process: Option<u32>,
 
     /// PJRT plugin: a known name or the path of a shared library
     #[arg(long, value_name = "NAME|PATH")]
@@ -113,14 +113,15 @@ pub enum Membership {
 impl JobOptions {
     /// Starts the processes of the job, if that is this process's role and what `check` looks at for their number is in
     /// order: most mistakes show before a process is started, and then only once. Otherwise does this process's part.
-    /// `files` are those that the job reads, first the one that it is about.
+    /// `files` are those that the job reads, first the one that it is about; `devices` tells how many devices it needs.
     pub fn run(
         &self,
         files: &[&Path],
+        devices: impl FnOnce() -> Result<Option<u32>, Failure>,
         check: impl FnOnce(u32) -> Result<(), Failure>,
         part: impl FnOnce(World, DataPlaneOptions) -> Result<u8, Failure>,
     ) -> Result<u8, Failure> {
-        match self.role()? {
+        match self.role(devices)? {
             Role::Launcher { processes } => {
                 check(processes)?;
                 // Other hosts have plugins of their own.
@@ -135,11 +136,16 @@ impl JobOptions {
 
     /// Starts the processes of the job and waits for its end; `files` as for [`JobOptions::run`].
     pub fn launch(&self, processes: u32, files: &[&Path]) -> Result<u8, Failure> {
-        self.launch.launch(processes, files, self.rendezvous_timeout)
+        self.launch.launch(processes, self.plugin.as_deref(), files, self.rendezvous_timeout)
     }
 
-    /// Decides who this process is, by the options and the environment.
-    pub fn role(&self) -> Result<Role, Failure> {
+    /// CPU devices of each process, if that is said.
+    pub fn devices_per_process(&self) -> Option<u32> {
+        if self.launch.per_chip { Some(1) } else { self.devices_per_process }
+    }
+
+    /// Decides who this process is, by the options and the environment; `devices` as for [`JobOptions::run`].
+    pub fn role(&self, devices: impl FnOnce() -> Result<Option<u32>, Failure>) -> Result<Role, Failure> {
         self.refuse_later_options()?;
         if let Some(environment) = ControllerEnv::from_env().map_err(Failure::wrong_usage)? {
             let ControllerEnv { coordinator, listener, process_index, process_count, token } = environment;
@@ -157,9 +163,11 @@ impl JobOptions {
                 ..JoinOptions::new(coordinator, process_index, process_count, self.rendezvous_timeout)
             })));
         }
-        if let Some(shares) = self.launch.shares(self.processes)? {
+        let processes = || self.launch.processes(self.processes, self.plugin.as_deref(), devices);
+        if self.launch.are_over_hosts() {
             self.refuse_options_of_members("--hosts starts all processes itself")?;
-            return Ok(Role::Launcher { processes: shares.iter().map(|share| share.processes).sum() });
+            let shares = self.launch.shares(processes()?)?.into_iter().flatten();
+            return Ok(Role::Launcher { processes: shares.map(|share| share.processes).sum() });
         }
         if let (Some(coordinator), Some(process_index), Some(process_count)) =
             (&self.coordinator, self.process_id, self.processes)
@@ -184,13 +192,12 @@ impl JobOptions {
         };
         match detected {
             Some(detected) if detected.process_count != Some(1) => Ok(Role::Controller(self.join(detected)?)),
-            single => self.launch_here(single.as_ref()),
+            single => self.launch_here(single.as_ref(), processes()?.unwrap_or(1)),
         }
     }
 
     /// A single controller has a launcher too, which is there to tell the story when a plugin ends the process.
-    fn launch_here(&self, single: Option<&Detected>) -> Result<Role, Failure> {
-        let processes = self.processes.unwrap_or(1);
+    fn launch_here(&self, single: Option<&Detected>, processes: u32) -> Result<Role, Failure> {
         self.refuse_options_of_members(
             "no scheduler started this process, and joining by hand needs all of --coordinator, --process-id and -n",
         )?;

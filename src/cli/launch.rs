@@ -1,5 +1,6 @@
 //! Options of the launcher, which starts the processes of a job here or on other hosts.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,9 +8,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use spmd_run::cluster::host;
+use spmd_run::cluster::host::{self, Vendor};
 use spmd_run::launch::hosts::{self, HostListError, SSH_COMMAND, Share};
 use spmd_run::launch::{self, End, Hosts, Job, LaunchError, Outcome};
+use spmd_run::plugins;
 
 use super::Failure;
 
@@ -30,6 +32,14 @@ pub struct LaunchOptions {
     /// Environment variable to give to all processes (may be repeated)
     #[arg(short = 'x', long = "export", value_name = "NAME[=VALUE]")]
     exports: Vec<OsString>,
+
+    /// Accelerator chips of each host to use, by number, divided in order among the host's processes
+    #[arg(long, value_name = "0,1,…", value_delimiter = ',')]
+    chips: Option<Vec<u32>>,
+
+    /// One process per chip, each seeing one device, instead of one per host; on CPUs one per device of the program
+    #[arg(long, conflicts_with = "devices_per_process")]
+    pub per_chip: bool,
 
     /// Folder for what each process prints, as process-0.out, process-0.err, …, beside showing it
     #[arg(long, value_name = "DIR")]
@@ -57,6 +67,50 @@ impl LaunchOptions {
         self.hosts.is_some() || self.hostfile.is_some()
     }
 
+    /// How many processes were asked for: with `-n`, or one for each of the chips, or of the devices that are needed.
+    pub fn processes(
+        &self,
+        asked: Option<u32>,
+        plugin: Option<&str>,
+        devices: impl FnOnce() -> Result<Option<u32>, Failure>,
+    ) -> Result<Option<u32>, Failure> {
+        if !self.per_chip {
+            return Ok(asked);
+        }
+        let hosts = self.shares(None)?.map_or(1, |shares| shares.len());
+        let follows = match self.chips(plugin)? {
+            Some(chips) => u32::try_from(chips.len() * hosts).ok(),
+            None if asked.is_some() => return Ok(asked),
+            None => devices()?,
+        };
+        match (asked, follows) {
+            (Some(asked), Some(follows)) if asked != follows => Err(Failure::usage(format!(
+                "-n {asked}: --per-chip makes {follows} processes, one for each chip: leave -n out"
+            ))),
+            (None, None) => Err(Failure::usage("--per-chip: how many devices there are cannot be told: give -n")),
+            _ => Ok(follows),
+        }
+    }
+
+    /// The chips of each host to use; all that this host has, where each process is to have one.
+    fn chips(&self, plugin: Option<&str>) -> Result<Option<Vec<u32>>, Failure> {
+        let mut seen = HashSet::new();
+        if let Some(twice) = self.chips.iter().flatten().find(|chip| !seen.insert(**chip)) {
+            return Err(Failure::usage(format!("--chips: {twice} is given twice")));
+        }
+        match vendor_of(plugin) {
+            _ if self.chips.is_some() => Ok(self.chips.clone()),
+            Some(_) if self.per_chip && self.are_over_hosts() => {
+                Err(Failure::usage("--per-chip: say which chips each host has: --chips 0,1,…"))
+            }
+            Some(vendor) if self.per_chip => {
+                let chips = host::chips(Path::new("/")).iter().filter(|chip| chip.vendor == vendor).count();
+                Ok(Some((0..chips as u32).collect()))
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// The hosts with the number of processes on each.
     pub fn shares(&self, processes: Option<u32>) -> Result<Option<Vec<Share>>, Failure> {
         let slots = match (&self.hosts, &self.hostfile) {
@@ -73,8 +127,23 @@ impl LaunchOptions {
 
     /// Starts this very command in every process and waits for the job's end. `files` are those that the command reads; the
     /// first is what the job is about.
-    pub fn launch(&self, processes: u32, files: &[&Path], start_limit: Duration) -> Result<u8, Failure> {
-        let hosts = self.shares(Some(processes))?.map(|shares| Hosts {
+    pub fn launch(
+        &self,
+        processes: u32,
+        plugin: Option<&str>,
+        files: &[&Path],
+        start_limit: Duration,
+    ) -> Result<u8, Failure> {
+        let shares = self.shares(Some(processes))?;
+        let chips = self.chips(plugin)?;
+        let most = shares.iter().flatten().map(|share| share.processes).max().unwrap_or(processes);
+        if chips.is_none() && most > 1 && vendor_of(plugin).is_some() {
+            return Err(Failure::usage(format!(
+                "{most} processes on one host would each open all its chips: start one on each host, or give each process \
+                 chips of its own with --per-chip or --chips"
+            )));
+        }
+        let hosts = shares.map(|shares| Hosts {
             shares,
             agent: self.ssh.clone(),
             files: files.iter().map(|&file| file.to_owned()).collect(),
@@ -84,6 +153,7 @@ impl LaunchOptions {
             envs: self.environment(hosts.is_some())?,
             log_dir: self.log_dir.clone(),
             max_restarts: self.max_restarts,
+            chips,
             hosts,
             ..this_command(processes)?
         };
@@ -111,6 +181,17 @@ impl LaunchOptions {
     }
 }
 
+/// Whose chips a plugin drives, as far as its name or its file's tells.
+fn vendor_of(plugin: Option<&str>) -> Option<Vendor> {
+    let plugin = plugin.map(str::to_owned).or_else(|| std::env::var(plugins::LIBRARY_PATH).ok())?;
+    let name = plugin.rsplit('/').next().unwrap_or_default();
+    match name {
+        _ if name == "tpu" || name.contains("libtpu") => Some(Vendor::Google),
+        _ if name.contains("cuda") => Some(Vendor::Nvidia),
+        _ => None,
+    }
+}
+
 /// A job whose processes run this very command.
 pub fn this_command(processes: u32) -> Result<Job, Failure> {
     let program = std::env::current_exe().map_err(Failure::program)?;
@@ -121,6 +202,7 @@ pub fn this_command(processes: u32) -> Result<Job, Failure> {
 pub fn run(job: &Job, subject: Option<&Path>) -> Result<u8, Failure> {
     let outcome = launch::run(job).map_err(|error| match error {
         LaunchError::Host(_) => Failure::peer(error),
+        LaunchError::Chips(_) => Failure::wrong_usage(error),
         _ => Failure::program(error),
     })?;
     let is_lost = matches!(&outcome, Outcome::Failed(failed) if matches!(failed.end, End::Lost(_)));
@@ -166,7 +248,7 @@ pub struct HelperOptions {
 pub fn help(options: &HelperOptions) -> Result<u8, Failure> {
     match (&options.is, &options.folder) {
         (Some(hash), _) => Ok(u8::from(!hosts::is_this_program(hash))),
-        (None, Some(folder)) => hosts::serve(folder, host::address_for_peers()).map_err(Failure::program),
+        (None, Some(folder)) => hosts::serve(folder).map_err(Failure::program),
         (None, None) => Err(Failure::usage("__host is for launchers")),
     }
 }

@@ -69,6 +69,18 @@ impl ProgramOptions {
         self.plan(&program, counts, processes, devices_per_process).map(drop)
     }
 
+    /// How many devices the program needs, if it tells without a plugin.
+    pub fn devices(&self) -> Result<Option<u32>, Failure> {
+        let (program, _) = self.load(&self.read()?)?;
+        let counts = partition::find_counts(&program);
+        if needs_import(&program, counts) {
+            return Ok(None);
+        }
+        let replicas = self.num_replicas.map(u64::from).or(count(counts.replicas)).unwrap_or(1);
+        let partitions = self.num_partitions.map(u64::from).or(count(counts.partitions)).unwrap_or(1);
+        Ok(u32::try_from(replicas.saturating_mul(partitions)).ok())
+    }
+
     /// What the program tells of its replicas and partitions. Some programs only XLA can read.
     pub fn counts(
         &self,

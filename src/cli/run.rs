@@ -106,21 +106,26 @@ fn indexed_file(text: &str) -> Result<(usize, PathBuf), String> {
 pub fn main(options: Options) -> Result<u8, Failure> {
     options.check_usage()?;
     let check = |processes| {
-        options.program.check(processes, options.job.devices_per_process)?;
+        options.program.check(processes, options.job.devices_per_process())?;
         options.check_files()
     };
-    options.job.run(&options.files(), check, |world, data_plane| {
-        let bytes = options.program.read()?;
-        same_program(&world, &bytes)?;
-        let mine = match world.process_index() {
-            0 => {
-                options.check_files()?;
-                Some(options.prepare(&bytes, world.process_count())?)
-            }
-            _ => None,
-        };
-        options.run(world, data_plane, &bytes, mine)
-    })
+    options.job.run(
+        &options.files(),
+        || options.program.devices(),
+        check,
+        |world, data_plane| {
+            let bytes = options.program.read()?;
+            same_program(&world, &bytes)?;
+            let mine = match world.process_index() {
+                0 => {
+                    options.check_files()?;
+                    Some(options.prepare(&bytes, world.process_count())?)
+                }
+                _ => None,
+            };
+            options.run(world, data_plane, &bytes, mine)
+        },
+    )
 }
 
 /// Checks that all processes were given the same file.
@@ -175,7 +180,7 @@ impl Options {
     fn prepare(&self, bytes: &[u8], processes: u32) -> Result<(Plan, Program), Failure> {
         let (program, _) = self.program.load(bytes)?;
         let counts = self.program.counts(&program, bytes, || load_plugin(self.job.plugin.as_deref()))?;
-        let plan = self.program.plan(&program, counts, processes, self.job.devices_per_process)?;
+        let plan = self.program.plan(&program, counts, processes, self.job.devices_per_process())?;
         if let Program::Hlo(HloModule { elided_constants, .. }) = &program
             && let Some(name) = elided_constants.first()
         {

@@ -11,6 +11,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, kill_process_group, waitid};
 
+use super::chips::{self, Change};
 use super::environment::{COORDINATOR, COORDINATOR_FD, PHASE_FD, PROCESS_COUNT, PROCESS_INDEX, RESTART_COUNT};
 use super::job::{LaunchError, failed};
 use super::limits;
@@ -32,6 +33,8 @@ pub struct Crew<'a> {
     pub count: u32,
     /// How many the whole job has.
     pub process_count: u32,
+    /// Chips of this machine to divide among them.
+    pub chips: Option<&'a [u32]>,
     /// Where the coordinator listens, as `HOST:PORT`.
     pub coordinator: String,
     /// The coordinator's socket, if process 0 is among them.
@@ -71,6 +74,8 @@ impl Controllers {
     /// what [`ControllerEnv`](super::ControllerEnv) reads.
     pub fn start(crew: &Crew<'_>) -> Result<(Self, Vec<Pipe>), LaunchError> {
         limits::check(crew.count)?;
+        let chips = crew.chips.map(|chips| chips::divide(chips, crew.count)).transpose()?;
+        let mut chips = chips.into_iter().flatten();
         let mut controllers = Self::default();
         let mut pipes = Vec::new();
         for process_index in crew.first..crew.first + crew.count {
@@ -90,6 +95,12 @@ impl Controllers {
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())
                 .process_group(0);
+            if let Some(Change { set, remove }) = chips.next() {
+                for name in remove {
+                    command.env_remove(name);
+                }
+                command.envs(set);
+            }
             if let Some(directory) = &crew.directory {
                 command.current_dir(directory);
             }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use super::chips::ChipsError;
 use super::hosts::{HostError, Hosts};
 use super::limits::TooMany;
 use super::signals::describe;
@@ -38,6 +39,8 @@ pub struct Job {
     pub log_dir: Option<PathBuf>,
     /// How often the whole job is started again after a failure that may pass.
     pub max_restarts: u32,
+    /// The accelerator chips of each host that the job uses, divided in order among the host's controllers.
+    pub chips: Option<Vec<u32>>,
     /// Where to start the controllers; this machine if there are none.
     pub hosts: Option<Hosts>,
 }
@@ -54,6 +57,7 @@ impl Job {
             kill_after: Duration::from_secs(5),
             log_dir: None,
             max_restarts: 0,
+            chips: None,
             hosts: None,
         }
     }
@@ -183,6 +187,9 @@ pub enum LaunchError {
     /// More than this machine can run.
     #[error(transparent)]
     TooMany(#[from] TooMany),
+    /// Chips that the controllers cannot have.
+    #[error(transparent)]
+    Chips(#[from] ChipsError),
     /// A host on which no controller can be started; those on others have been ended.
     #[error(transparent)]
     Host(#[from] HostError),

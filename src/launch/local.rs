@@ -39,6 +39,7 @@ impl Local {
             first: 0,
             count: job.process_count,
             process_count: job.process_count,
+            chips: job.chips.as_deref(),
             coordinator: address.to_string(),
             listener: Some(&listener),
             token: &token,

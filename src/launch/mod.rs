@@ -8,6 +8,7 @@
 //! (`controllers.rs`), which the launcher uses for its own machine and a helper process on each host of a job over hosts
 //! ([`hosts`]).
 
+mod chips;
 mod controllers;
 mod environment;
 pub mod hosts;
@@ -21,6 +22,7 @@ mod printer;
 mod signals;
 mod watch;
 
+pub use chips::ChipsError;
 pub use environment::{ControllerEnv, EnvironmentError, SSH};
 pub use hosts::{Hosts, shipped};
 pub use job::{End, Failed, Job, LaunchError, Outcome, PEER_FAILED};

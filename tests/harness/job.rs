@@ -71,6 +71,16 @@ impl Plan {
         self
     }
 
+    /// Runs the command behind these words, which run it in their place.
+    pub fn behind(mut self, words: &[&str]) -> Plan {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).arg(self.command.get_program()).args(self.command.get_args());
+        let variables = self.command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+        command.envs(variables).current_dir(super::root());
+        self.command = command;
+        self
+    }
+
     pub fn start(mut self) -> Job {
         self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = self.command.spawn().expect("spmd-run starts");
@@ -88,7 +98,7 @@ impl Job {
         let mark = format!("{MARK}={}", self.mark);
         let all = std::fs::read_dir("/proc").expect("/proc").flatten();
         let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        let is_ours = |pid: &u32| variables(*pid).iter().any(|variable| *variable == mark) && is_alive(*pid);
+        let is_ours = |pid: &u32| variables(*pid).contains(&mark) && is_alive(*pid);
         pids.filter(|pid| *pid != self.child.id()).filter(is_ours).collect()
     }
 

@@ -4,6 +4,7 @@
 
 pub mod job;
 pub mod mpirun;
+pub mod ssh;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -20,6 +20,7 @@ use super::super::watch::wait_for;
 use super::agent::HELPER_READY;
 use super::files::{hash, place_in};
 use super::wire::{BEAT, FileOffer, Inbox, Order, Patient, Ready, SILENCE, Start, Word, read, write};
+use crate::cluster::host;
 use crate::rendezvous::JobToken;
 
 /// Messages that wait to be sent or handled.
@@ -30,15 +31,14 @@ const LONG_SILENCE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Does what the launcher at the other end of standard input and output says, until the controllers have ended or the
 /// connection is cut. Returns the exit code.
 ///
-/// `folder` is a folder of its own for files, and `address` one at which other hosts reach this one.
-pub fn serve(folder: &Path, address: IpAddr) -> Result<u8, LaunchError> {
+/// `folder` is a folder of its own for files.
+pub fn serve(folder: &Path) -> Result<u8, LaunchError> {
     let signals = Signals::catch().map_err(failed("catch signals"))?;
     let ready = io::stdout().write_all(format!("{HELPER_READY}\n").as_bytes());
     ready.map_err(failed("speak to the launcher"))?;
     let orders = listen_to_launcher().map_err(failed("listen to the launcher"))?;
     let words = speak_to_launcher().map_err(failed("speak to the launcher"))?;
-    Helper { folder, address, words, listener: None, offers: Vec::new(), crew: None, unsaid: Vec::new() }
-        .run(orders, signals)
+    Helper { folder, words, listener: None, offers: Vec::new(), crew: None, unsaid: Vec::new() }.run(orders, signals)
 }
 
 /// Reads orders on a thread of its own. `None` is the last: the connection is cut.
@@ -77,7 +77,6 @@ fn speak_to_launcher() -> io::Result<SyncSender<Word>> {
 
 struct Helper<'a> {
     folder: &'a Path,
-    address: IpAddr,
     words: SyncSender<Word>,
     /// The coordinator's socket.
     listener: Option<TcpListener>,
@@ -143,17 +142,17 @@ impl Helper<'_> {
         let missing = files.iter().enumerate().filter(|(_, file)| !is_there(file)).map(|(index, _)| index as u32);
         self.unsaid.push(Word::Ready(Ready {
             missing: missing.collect(),
-            address: self.own_address(),
+            address: Self::own_address(),
             machine: machine(),
         }));
         self.offers = files;
     }
 
     /// Where other hosts reach this one: as the launcher's ssh does.
-    fn own_address(&self) -> IpAddr {
+    fn own_address() -> IpAddr {
         let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
         let by_ssh = connection.split(' ').nth(2).and_then(|address| address.parse().ok());
-        by_ssh.filter(|address: &IpAddr| !address.is_loopback()).unwrap_or(self.address)
+        by_ssh.filter(|address: &IpAddr| !address.is_loopback()).unwrap_or_else(host::address_for_peers)
     }
 
     /// Writes the next bytes of a file.
@@ -184,6 +183,7 @@ impl Helper<'_> {
             first: start.first,
             count: start.count,
             process_count: start.process_count,
+            chips: start.chips.as_deref(),
             coordinator: start.coordinator.clone(),
             listener: self.listener.as_ref(),
             token: &token,

@@ -193,6 +193,7 @@ impl Helpers {
                 first: link.first,
                 count: link.count,
                 process_count: job.process_count,
+                chips: job.chips.clone(),
                 coordinator: coordinator.clone().unwrap_or_default(),
                 token: token.reveal().to_owned(),
                 args: job.args.clone(),

@@ -67,6 +67,7 @@ pub struct Start {
     pub process_count: u32,
     pub coordinator: String,
     pub token: String,
+    pub chips: Option<Vec<u32>>,
     pub args: Vec<OsString>,
     pub envs: Vec<(OsString, OsString)>,
     pub restarts: u32,
