@@ -123,6 +123,7 @@ impl JobOptions {
     ) -> Result<u8, Failure> {
         match self.role(devices)? {
             Role::Launcher { processes } => {
+                self.launch.check(processes, self.plugin.as_deref())?;
                 check(processes)?;
                 // Other hosts have plugins of their own.
                 if !self.launch.are_over_hosts() {

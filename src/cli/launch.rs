@@ -125,6 +125,19 @@ impl LaunchOptions {
         shares.map(Some).map_err(|error: HostListError| Failure::wrong_usage(error))
     }
 
+    /// Checks that no two processes would open the same chips.
+    pub fn check(&self, processes: u32, plugin: Option<&str>) -> Result<(), Failure> {
+        let shares = self.shares(Some(processes))?;
+        let most = shares.iter().flatten().map(|share| share.processes).max().unwrap_or(processes);
+        if most == 1 || self.chips(plugin)?.is_some() || vendor_of(plugin).is_none() {
+            return Ok(());
+        }
+        Err(Failure::usage(format!(
+            "{most} processes on one host would each open all its chips: start one on each host, or give each process chips \
+             of its own with --per-chip or --chips"
+        )))
+    }
+
     /// Starts this very command in every process and waits for the job's end. `files` are those that the command reads; the
     /// first is what the job is about.
     pub fn launch(
@@ -135,14 +148,6 @@ impl LaunchOptions {
         start_limit: Duration,
     ) -> Result<u8, Failure> {
         let shares = self.shares(Some(processes))?;
-        let chips = self.chips(plugin)?;
-        let most = shares.iter().flatten().map(|share| share.processes).max().unwrap_or(processes);
-        if chips.is_none() && most > 1 && vendor_of(plugin).is_some() {
-            return Err(Failure::usage(format!(
-                "{most} processes on one host would each open all its chips: start one on each host, or give each process \
-                 chips of its own with --per-chip or --chips"
-            )));
-        }
         let hosts = shares.map(|shares| Hosts {
             shares,
             agent: self.ssh.clone(),
@@ -153,7 +158,7 @@ impl LaunchOptions {
             envs: self.environment(hosts.is_some())?,
             log_dir: self.log_dir.clone(),
             max_restarts: self.max_restarts,
-            chips,
+            chips: self.chips(plugin)?,
             hosts,
             ..this_command(processes)?
         };

@@ -129,8 +129,11 @@ impl Job {
             if controllers.len() == processes && controllers.values().all(|pid| is_in_collectives(*pid)) {
                 return controllers;
             }
-            let ended = self.child.try_wait().expect("a child's status");
-            assert!(ended.is_none() && start.elapsed() < PATIENCE, "the job does not start: {ended:?}");
+            if self.child.try_wait().expect("a child's status").is_some() || start.elapsed() > PATIENCE {
+                let _ = self.child.kill();
+                let child = std::mem::replace(&mut self.child, Command::new("true").spawn().expect("true"));
+                panic!("the job does not start: {}", finish(child).stderr);
+            }
             std::thread::sleep(Duration::from_millis(30));
         }
     }
