@@ -1,5 +1,6 @@
 //! The launcher's helper on a host, which is the parent of the controllers there.
 
+use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -38,7 +39,8 @@ pub fn serve(folder: &Path) -> Result<u8, LaunchError> {
     ready.map_err(failed("speak to the launcher"))?;
     let orders = listen_to_launcher().map_err(failed("listen to the launcher"))?;
     let words = speak_to_launcher().map_err(failed("speak to the launcher"))?;
-    Helper { folder, words, listener: None, offers: Vec::new(), crew: None, unsaid: Vec::new() }.run(orders, signals)
+    Helper { folder, words, listener: None, offers: Vec::new(), crew: None, unsaid: VecDeque::new() }
+        .run(orders, signals)
 }
 
 /// Reads orders on a thread of its own. `None` is the last: the connection is cut.
@@ -83,7 +85,7 @@ struct Helper<'a> {
     offers: Vec<FileOffer>,
     crew: Option<(Controllers, Option<Output>)>,
     /// What is to be said when there is room.
-    unsaid: Vec<Word>,
+    unsaid: VecDeque<Word>,
 }
 
 impl Helper<'_> {
@@ -113,7 +115,7 @@ impl Helper<'_> {
                     Some(Order::Start(start)) => self.start(&start, &directory).map_err(|error| error.to_string()),
                 };
                 if let Err(reason) = done {
-                    self.unsaid.push(Word::Failed(reason));
+                    self.unsaid.push_back(Word::Failed(reason));
                 }
             }
             self.reap()?;
@@ -126,9 +128,9 @@ impl Helper<'_> {
 
     /// Says what there is room for.
     fn speak(&mut self) {
-        while let Some(word) = (!self.unsaid.is_empty()).then(|| self.unsaid.remove(0)) {
+        while let Some(word) = self.unsaid.pop_front() {
             if let Err(TrySendError::Full(word) | TrySendError::Disconnected(word)) = self.words.try_send(word) {
-                self.unsaid.insert(0, word);
+                self.unsaid.push_front(word);
                 return;
             }
         }
@@ -140,7 +142,7 @@ impl Helper<'_> {
         }
         let is_there = |file: &FileOffer| hash(&directory.join(&file.path)).is_ok_and(|hash| hash == file.hash);
         let missing = files.iter().enumerate().filter(|(_, file)| !is_there(file)).map(|(index, _)| index as u32);
-        self.unsaid.push(Word::Ready(Ready {
+        self.unsaid.push_back(Word::Ready(Ready {
             missing: missing.collect(),
             address: Self::own_address(),
             machine: machine(),
@@ -165,7 +167,7 @@ impl Helper<'_> {
 
     fn listen(&mut self, towards: &[IpAddr]) -> io::Result<()> {
         let listener = TcpListener::bind((address_towards(towards)?, 0))?;
-        self.unsaid.push(Word::Listening(listener.local_addr()?));
+        self.unsaid.push_back(Word::Listening(listener.local_addr()?));
         self.listener = Some(listener);
         Ok(())
     }

@@ -184,19 +184,32 @@ impl Link {
         }
     }
 
-    /// Ends the agent: it first has time to end what it has started, and to tidy up.
-    pub fn end(&mut self) {
-        const TIME: Duration = Duration::from_secs(2);
-        self.close();
-        let group = Pid::from_child(&self.agent);
-        for signal in [None, Some(Signal::TERM), Some(Signal::KILL)] {
-            if let Some(signal) = signal {
-                let _ = kill_process_group(group, signal);
-                let _ = kill_process_group(group, Signal::CONT);
-            }
-            if self.wait(TIME).is_some() {
-                return;
+    fn signal_agent(&mut self, signal: Signal) {
+        // Before it is collected its number, which is the group's too, cannot mean another process.
+        if matches!(self.agent.try_wait(), Ok(None)) {
+            let group = Pid::from_child(&self.agent);
+            let _ = kill_process_group(group, signal);
+            let _ = kill_process_group(group, Signal::CONT);
+        }
+    }
+}
+
+/// Ends all agents: those whose helpers take orders first have time to end what they have started, and to tidy up.
+pub fn end(links: &mut [Link]) {
+    const TIME: Duration = Duration::from_secs(2);
+    links.iter_mut().for_each(Link::close);
+    for link in links.iter_mut().filter(|link| link.ready.is_none()) {
+        link.signal_agent(Signal::TERM);
+    }
+    for signal in [Signal::TERM, Signal::KILL] {
+        let deadline = Instant::now() + TIME;
+        for link in links.iter_mut() {
+            if link.wait(deadline.saturating_duration_since(Instant::now())).is_none() {
+                link.signal_agent(signal);
             }
         }
+    }
+    for link in links {
+        link.wait(TIME);
     }
 }

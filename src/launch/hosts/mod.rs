@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use signal_hook::consts::SIGTSTP;
 
 use super::job::{End, Job, LaunchError, Outcome, failed};
 use super::output::{Output, Pipe};
@@ -52,6 +53,9 @@ pub struct Hosts {
     /// How long a host may take until its helper is ready.
     pub start_limit: Duration,
 }
+
+/// How often to tell which hosts are not ready yet.
+const WAITING_LINE: Duration = Duration::from_secs(10);
 
 /// A host on which no controller can be started.
 #[derive(Debug, thiserror::Error)]
@@ -153,13 +157,19 @@ impl Helpers {
         signals: &mut Signals,
     ) -> Result<Option<i32>, LaunchError> {
         let deadline = Instant::now() + hosts.start_limit;
+        let mut next_line = Instant::now() + WAITING_LINE;
         let mut coordinator = None;
         while coordinator.is_none() {
             wait_for([signals.as_fd(), self.events.wake()], Some(BEAT))?;
-            if let Some(&signal) = signals.take().first() {
+            if let Some(signal) = signals.take().into_iter().find(|signal| *signal != SIGTSTP) {
                 return Ok(Some(signal));
             }
             self.beat();
+            if Instant::now() >= next_line {
+                next_line += WAITING_LINE;
+                let missing = self.links.iter().filter(|link| link.ready.is_none()).map(|link| &*link.name);
+                tracing::info!("waiting for {}", missing.collect::<Vec<_>>().join(", "));
+            }
             for (host, event) in self.events.take() {
                 match event {
                     Event::Ready(orders, ready) => {
@@ -333,8 +343,7 @@ impl Started for Helpers {
 
 impl Drop for Helpers {
     fn drop(&mut self) {
-        self.links.iter_mut().for_each(Link::close);
-        self.links.iter_mut().for_each(Link::end);
+        link::end(&mut self.links);
         if let Some(output) = self.agent_output.take() {
             output.finish();
         }
