@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use spmd_run::hlo::{HloModule, Program};
+use spmd_run::hlo::{self, HloModule, Program};
 use spmd_run::host_array::Fill;
 use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Runtime, RuntimeError, StepTimes, World};
 use spmd_run::{launch, plugins};
@@ -115,7 +115,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
         check,
         |world, data_plane| {
             let bytes = options.program.read()?;
-            same_program(&world, &bytes)?;
+            options.same_job(&world, &bytes)?;
             let mine = match world.process_index() {
                 0 => {
                     options.check_files()?;
@@ -126,25 +126,6 @@ pub fn main(options: Options) -> Result<u8, Failure> {
             options.run(world, data_plane, &bytes, mine)
         },
     )
-}
-
-/// Checks that all processes were given the same file.
-fn same_program(world: &World, program: &[u8]) -> Result<(), Failure> {
-    let fingerprint = *blake3::hash(program).as_bytes();
-    let fingerprints = world.all_gather("program file", fingerprint).map_err(RuntimeError::from)?;
-    let others: Vec<String> = fingerprints
-        .iter()
-        .enumerate()
-        .filter(|(_, other)| Some(*other) != fingerprints.first())
-        .map(|(index, _)| index.to_string())
-        .collect();
-    if others.is_empty() {
-        return Ok(());
-    }
-    Err(Failure::program(anyhow::anyhow!(
-        "the program files differ: process {} has another one than process 0",
-        others.join(", ")
-    )))
 }
 
 impl Options {
@@ -163,6 +144,34 @@ impl Options {
         let args = self.args.iter().map(|(_, path)| path);
         let all = [&self.program.program].into_iter().chain(&self.input).chain(args).chain(&self.expect);
         all.map(PathBuf::as_path).collect()
+    }
+
+    /// Checks that all processes were given the same program, and the same options of those that count on each.
+    fn same_job(&self, world: &World, program: &[u8]) -> Result<(), Failure> {
+        const PROGRAM: &str = "program";
+        let hash = blake3::hash(program).to_hex();
+        let mut facts = vec![(PROGRAM.to_owned(), format!("{} bytes, BLAKE3 {}", program.len(), &hash[..16]))];
+        facts.extend(self.job.facts());
+        let disagreement = match world.agree("job", &facts) {
+            Err(RuntimeError::Disagreement(disagreement)) => disagreement,
+            outcome => return Ok(outcome?),
+        };
+        if !disagreement.facts.iter().any(|fact| fact == PROGRAM) {
+            return Err(Failure::peer(disagreement));
+        }
+        let other = disagreement.process_index;
+        let theirs: Vec<u8> =
+            world.from_process(other, "another program", || Ok::<_, RuntimeError>(program.to_vec()))?;
+        let difference = world.from_first("difference", || {
+            Ok::<_, RuntimeError>(match (hlo::load(program, ""), hlo::load(&theirs, "")) {
+                (Ok(first), Ok(second)) => match hlo::first_difference(&first, &second) {
+                    Some(difference) => format!("the first difference of process 0 and {other} is {difference}"),
+                    None => "they differ in how they are written down only".to_owned(),
+                },
+                (Err(error), _) | (_, Err(error)) => format!("one of them cannot be read: {error}"),
+            })
+        })?;
+        Err(Failure::peer(anyhow::anyhow!("{disagreement}\n{difference}")))
     }
 
     /// Checks that files can be read and written, before any work is done for them.
@@ -223,7 +232,8 @@ impl Options {
             return Ok(0);
         }
 
-        let arrays = self.inputs(executable.parameters(), plan.replicas as usize)?;
+        let (arrays, facts) = self.inputs(executable.parameters(), plan.replicas as usize)?;
+        runtime.world().agree("arguments", &facts)?;
         let mut arguments = executable.load(&arrays)?;
         drop(arrays);
         executable.run_steps(&mut arguments, steps.warmup as usize)?;
