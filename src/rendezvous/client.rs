@@ -73,7 +73,7 @@ impl Rendezvous {
                         job: JobId::of(options.token.as_ref()),
                         process_count,
                         version: options.version.clone(),
-                        heartbeat: options.heartbeat,
+                        heartbeat: options.heartbeat.among(process_count),
                         expected_hosts: std::mem::take(&mut options.expected_hosts),
                         metrics: options.metrics.take(),
                         live: options.live,

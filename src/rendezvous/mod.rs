@@ -134,6 +134,13 @@ impl Heartbeat {
         Self { interval: usual.interval.min(limit / 5).max(Duration::from_millis(10)), limit }
     }
 
+    /// For a job of this many processes: one of thousands has longer intervals, so that its coordinator has other things to
+    /// do as well.
+    fn among(self, process_count: u32) -> Self {
+        let interval = self.interval.max(Duration::from_micros(500) * process_count);
+        Self { interval: interval.min(self.limit / 5).max(self.interval), ..self }
+    }
+
     /// How many intervals the limit has.
     fn beats(&self) -> u32 {
         let beats = self.limit.as_millis().div_ceil(self.interval.as_millis().max(1));

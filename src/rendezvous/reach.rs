@@ -5,11 +5,11 @@ use std::time::Duration;
 
 /// How long the other system must have been silent.
 const SILENCE: Duration = Duration::from_millis(1200);
-/// How often what is on its way must have been sent again in vain. The system waits longer before each attempt, and the
-/// longer the slower the network is.
+/// How often the system must have tried in vain: to send again what is on its way or, where this end's own network is down,
+/// to send anything. It waits longer before each attempt, and the longer the slower the network is.
 const ATTEMPTS: u8 = 3;
 
-/// Whether the other system no longer acknowledges what was sent to it: it is down, or cut off. A system answers for a
+/// Whether the other system no longer acknowledges what is sent to it: it is down, or cut off, or this one is. A system answers for a
 /// process that is stopped or does not read, so this says nothing about processes. False where the kernel does not tell.
 pub fn is_cut_off(socket: BorrowedFd<'_>) -> bool {
     // SAFETY: all bytes may be zero.
@@ -20,5 +20,6 @@ pub fn is_cut_off(socket: BorrowedFd<'_>) -> bool {
         libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut info).cast(), &raw mut length)
     };
     let silent = Duration::from_millis(info.tcpi_last_ack_recv.into());
-    result == 0 && info.tcpi_unacked > 0 && info.tcpi_retransmits >= ATTEMPTS && silent >= SILENCE
+    // An answer, also that of a process that has no room for more, sets both back to zero.
+    result == 0 && info.tcpi_retransmits.max(info.tcpi_probes) >= ATTEMPTS && silent >= SILENCE
 }
