@@ -7,6 +7,7 @@ mod doctor;
 mod failure;
 mod inspect;
 mod job;
+mod launch;
 mod memory;
 mod mpi;
 mod plugin;
@@ -52,6 +53,9 @@ enum Command {
     Status(status::Options),
     /// List known PJRT plugins, or install one
     Plugin(plugin::Options),
+    /// Start and watch a launcher's processes on this host
+    #[command(name = HELPER, hide = true)]
+    Helper(launch::HelperOptions),
 }
 
 /// How a command writes its results to standard output.
@@ -61,6 +65,8 @@ enum Format {
     Json,
 }
 
+/// What launchers start on each host.
+const HELPER: &str = "__host";
 const COMMANDS: [&str; 8] = ["run", "devices", "inspect", "bench", "doctor", "status", "plugin", "help"];
 const NOT_YET: [&str; 1] = ["coordinator"];
 
@@ -91,6 +97,7 @@ pub fn main() -> u8 {
         Command::Doctor(options) => doctor::main(&options),
         Command::Status(options) => status::main(options),
         Command::Plugin(options) => plugin::main(options),
+        Command::Helper(options) => launch::help(&options),
     };
     match outcome {
         Ok(code) => code,
@@ -125,7 +132,7 @@ fn with_default_command(mut arguments: Vec<OsString>) -> Result<Vec<OsString>, F
     if let Some(command) = meant_command(first).filter(|command| *command != first) {
         return Err(Failure::usage(format!("'{first}' is neither a file nor a command: did you mean '{command}'?")));
     }
-    if arguments.len() > 1 && !asks_about_tool && !COMMANDS.contains(&first) {
+    if arguments.len() > 1 && !asks_about_tool && first != HELPER && !COMMANDS.contains(&first) {
         arguments.insert(1, "run".into());
     }
     Ok(arguments)
