@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-use spmd_run::launch::{ControllerEnv, LocalJob, PEER_FAILED, local};
+use spmd_run::launch::{ControllerEnv, Job, PEER_FAILED, run};
 use spmd_run::rendezvous::{Heartbeat, JoinOptions, Rendezvous, RendezvousError};
 
 /// Long enough for a loaded machine; reaching it means a hang.
@@ -21,18 +21,18 @@ const PATIENCE_MS: &str = "SPMD_TEST_PATIENCE_MS";
 fn launcher_process() {
     let Ok(count) = std::env::var(COUNT) else { return };
     let mut job = if let Ok(script) = std::env::var(SCRIPT) {
-        let mut job = LocalJob::new(count.parse().unwrap(), "/bin/sh");
+        let mut job = Job::new(count.parse().unwrap(), "/bin/sh");
         job.args = vec!["-c".into(), script.into()];
         job
     } else {
-        let mut job = LocalJob::new(count.parse().unwrap(), std::env::current_exe().unwrap());
+        let mut job = Job::new(count.parse().unwrap(), std::env::current_exe().unwrap());
         job.args = ["--exact", "controller_process", "--nocapture"].map(Into::into).into();
         job
     };
     let patience = std::env::var(PATIENCE_MS).map_or(LONG, |ms| Duration::from_millis(ms.parse().unwrap()));
     job.grace = patience;
     job.kill_after = patience;
-    let outcome = local(&job).unwrap();
+    let outcome = run(&job).unwrap();
     eprintln!("{outcome}");
     std::process::exit(outcome.exit_code().into());
 }
@@ -362,9 +362,9 @@ fn what_a_process_leaves_behind_is_killed() {
 
 #[test]
 fn a_program_that_cannot_be_started_is_named() {
-    let error = local(&LocalJob::new(2, Path::new("/no/such/program"))).unwrap_err();
+    let error = run(&Job::new(2, Path::new("/no/such/program"))).unwrap_err();
     insta::assert_snapshot!(error, @"cannot start process 0, /no/such/program: No such file or directory (os error 2)");
-    insta::assert_snapshot!(local(&LocalJob::new(0, "/bin/true")).unwrap_err(), @"a job needs at least 1 process");
+    insta::assert_snapshot!(run(&Job::new(0, "/bin/true")).unwrap_err(), @"a job needs at least 1 process");
 }
 
 #[test]

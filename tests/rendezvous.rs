@@ -692,7 +692,7 @@ fn a_server_that_does_not_answer_is_not_waited_for_too_long() {
     let listener = listen("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let error = Rendezvous::join(JoinOptions::new(address.clone(), 1, 2, Duration::from_millis(300))).unwrap_err();
-    insta::assert_snapshot!(stable(error, &address), @"cannot reach ADDRESS: it accepts connections but does not answer (tried for 300 ms)");
+    insta::assert_snapshot!(stable(error, &address), @"cannot reach ADDRESS: it accepts connections but does not answer, as if process 0 were stopped (tried for 300 ms)");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use spmd_run::hlo;
 use spmd_run::host_array::{Fill, HostArray};
-use spmd_run::launch::{ControllerEnv, LocalJob, Outcome, local};
+use spmd_run::launch::{ControllerEnv, Job, Outcome, run};
 use spmd_run::rendezvous::{JoinOptions, Rendezvous};
 use spmd_run::runtime::{Arguments, DataPlaneOptions, Executable, Plan, Runtime, World};
 use spmd_run::transport::Carrier;
@@ -123,10 +123,10 @@ fn arguments(executable: &Executable<'_>) -> Arguments {
 #[test]
 fn steps_leave_nothing_behind() {
     for transport in ["shm", "tcp"] {
-        let mut job = LocalJob::new(PLAN.processes, std::env::current_exe().unwrap());
+        let mut job = Job::new(PLAN.processes, std::env::current_exe().unwrap());
         job.args = ["--exact", "controller_process", "--nocapture"].map(Into::into).into();
         job.envs = vec![(TRANSPORT.into(), transport.into())];
-        let outcome = local(&job).unwrap();
+        let outcome = run(&job).unwrap();
         assert_eq!(outcome, Outcome::Done, "{transport}: {outcome}");
     }
 }

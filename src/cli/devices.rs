@@ -22,17 +22,22 @@ pub struct Options {
 pub fn main(options: Options) -> Result<u8, Failure> {
     let job = &options.job;
     let nothing_else = |_| Ok(());
-    job.run(None, nothing_else, |world, data_plane| {
-        let plugin = plugins::find(job.plugin.as_deref())?;
-        let runtime = Runtime::open(world, &plugin.path, job.devices_per_process.unwrap_or(1), data_plane)?;
-        if runtime.world().process_index() == 0 {
-            print(&match options.format {
-                Format::Text => text(runtime.topology()),
-                Format::Json => format!("{}\n", as_json(runtime.topology(), &plugin.path)),
-            })?;
-        }
-        Ok(0)
-    })
+    job.run(
+        &[],
+        || Ok(None),
+        nothing_else,
+        |world, data_plane| {
+            let plugin = plugins::find(job.plugin.as_deref())?;
+            let runtime = Runtime::open(world, &plugin.path, job.devices_per_process().unwrap_or(1), data_plane)?;
+            if runtime.world().process_index() == 0 {
+                print(&match options.format {
+                    Format::Text => text(runtime.topology()),
+                    Format::Json => format!("{}\n", as_json(runtime.topology(), &plugin.path)),
+                })?;
+            }
+            Ok(0)
+        },
+    )
 }
 
 fn text(topology: &Topology) -> String {

@@ -2,9 +2,11 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 use clap::Args;
+use spmd_run::launch::shipped;
 
 use super::Failure;
 use super::job::JobOptions;
@@ -20,12 +22,13 @@ pub struct Options {
 }
 
 pub fn main(options: Options) -> Result<u8, Failure> {
+    let (program, arguments) = options.command.split_first().ok_or_else(|| Failure::usage("there is no program"))?;
+    let program = Path::new(program);
     let environment = options.job.environment_of_program()?;
     if !options.job.is_member()? {
-        return options.job.launch_programs();
+        return options.job.launch_programs(program);
     }
-    let (program, arguments) = options.command.split_first().ok_or_else(|| Failure::usage("there is no program"))?;
     // The program takes this process's place, with all that the launcher left for it.
-    let error = Command::new(program).args(arguments).envs(environment).exec();
+    let error = Command::new(&*shipped(program)).args(arguments).envs(environment).exec();
     Err(Failure::program(anyhow::Error::new(error).context(program.display().to_string())))
 }

@@ -16,7 +16,7 @@ use spmd_run::partition::{self, CountSource};
 use spmd_run::pjrt::Plugin;
 use spmd_run::runtime::Plan;
 
-use super::job::launch;
+use super::launch;
 use super::program::{ProgramOptions, load_plugin};
 use super::{Failure, Format};
 
@@ -121,7 +121,7 @@ struct Report {
 pub fn main(options: Options) -> Result<u8, Failure> {
     // As with a run of one process, a launcher tells the story when the plugin ends the process.
     if ControllerEnv::from_env().map_err(Failure::wrong_usage)?.is_none() {
-        return launch(1, Some(&options.program.program));
+        return launch::run(&launch::this_command(1)?, Some(&options.program.program));
     }
     let bytes = options.program.read()?;
     let (program, form) = options.program.load(&bytes)?;

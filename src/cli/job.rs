@@ -1,19 +1,19 @@
 //! Options that every command with controller processes takes, and who this process is under them.
 
 use std::ffi::OsString;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use spmd_run::cluster::{self, Detected, Environment};
-use spmd_run::launch::{self, ControllerEnv, LocalJob, Settings};
+use spmd_run::launch::{ControllerEnv, Settings};
 use spmd_run::plugins;
 use spmd_run::rendezvous::{Abort, Heartbeat, JobToken, JoinError, JoinOptions};
 use spmd_run::runtime::{self, DataPlaneOptions, Fact, World};
 use spmd_run::transport::mesh::Choice;
 
 use super::control::ControlOptions;
+use super::launch::LaunchOptions;
 use super::mpi::{self, Meeting, Session};
 use super::{Failure, exit};
 
@@ -25,7 +25,7 @@ pub struct JobOptions {
 
     /// CPU devices per process [default: the program's devices ÷ N, else 1]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=2048), allow_negative_numbers = true)]
-    pub devices_per_process: Option<u32>,
+    devices_per_process: Option<u32>,
 
     /// PJRT plugin: a known name or the path of a shared library
     #[arg(long, value_name = "NAME|PATH")]
@@ -68,6 +68,9 @@ pub struct JobOptions {
     control: ControlOptions,
 
     #[command(flatten)]
+    launch: LaunchOptions,
+
+    #[command(flatten)]
     later: LaterOptions,
 }
 
@@ -89,14 +92,11 @@ enum Cluster {
 #[derive(Args)]
 struct LaterOptions {
     #[arg(long, hide = true)]
-    hosts: Option<String>,
-    #[arg(long, hide = true)]
-    hostfile: Option<PathBuf>,
-    #[arg(long, hide = true)]
     slices: Option<u32>,
 }
 
 /// Who this process is.
+#[allow(clippy::large_enum_variant, reason = "there is one of them")]
 pub enum Role {
     /// The one that starts the controllers.
     Launcher { processes: u32 },
@@ -105,6 +105,7 @@ pub enum Role {
 }
 
 /// How a controller takes part in its job.
+#[allow(clippy::large_enum_variant, reason = "there is one of them")]
 pub enum Membership {
     /// The job has one process.
     Alone,
@@ -117,18 +118,23 @@ pub enum Membership {
 impl JobOptions {
     /// Starts the processes of the job, if that is this process's role and what `check` looks at for their number is in
     /// order: most mistakes show before a process is started, and then only once. Otherwise does this process's part.
-    /// `subject` is what the job is about, for messages.
+    /// `files` are those that the job reads, first the one that it is about; `devices` tells how many devices it needs.
     pub fn run(
         &self,
-        subject: Option<&Path>,
+        files: &[&Path],
+        devices: impl FnOnce() -> Result<Option<u32>, Failure>,
         check: impl FnOnce(u32) -> Result<(), Failure>,
         part: impl FnOnce(World, DataPlaneOptions) -> Result<u8, Failure>,
     ) -> Result<u8, Failure> {
-        match self.role()? {
+        match self.role(devices)? {
             Role::Launcher { processes } => {
+                self.launch.check(processes, self.plugin.as_deref())?;
                 check(processes)?;
-                plugins::find(self.plugin.as_deref())?;
-                launch(processes, subject)
+                // Other hosts have plugins of their own.
+                if !self.launch.are_over_hosts() {
+                    plugins::find(self.plugin.as_deref())?;
+                }
+                self.launch(processes, files)
             }
             Role::Controller(membership) => membership.take_part(self, part),
         }
@@ -145,9 +151,10 @@ impl JobOptions {
     }
 
     /// Starts this command again in every process of the job: there it gives way to its program.
-    pub fn launch_programs(&self) -> Result<u8, Failure> {
-        match self.role()? {
-            Role::Launcher { processes } => launch(processes, None),
+    pub fn launch_programs(&self, program: &Path) -> Result<u8, Failure> {
+        let undetermined = || Ok(self.devices_per_process);
+        match self.role(undetermined)? {
+            Role::Launcher { processes } => self.launch(processes, &[program]),
             Role::Controller(_) => Err(Failure::usage("this process is part of a job already")),
         }
     }
@@ -159,7 +166,7 @@ impl JobOptions {
             return Err(Failure::usage(format!("{option}: a program of its own cannot be told: leave it out")));
         }
         let settings = Settings {
-            devices_per_process: self.devices_per_process,
+            devices_per_process: self.devices_per_process(),
             plugin: self.plugin.clone(),
             rendezvous_timeout: self.rendezvous_timeout,
             stall_timeout: self.stall_timeout,
@@ -173,8 +180,18 @@ impl JobOptions {
         Ok(environment)
     }
 
-    /// Decides who this process is, by the options and the environment.
-    pub fn role(&self) -> Result<Role, Failure> {
+    /// Starts the processes of the job and waits for its end; `files` as for [`JobOptions::run`].
+    pub fn launch(&self, processes: u32, files: &[&Path]) -> Result<u8, Failure> {
+        self.launch.launch(processes, self.plugin.as_deref(), files, self.rendezvous_timeout)
+    }
+
+    /// CPU devices of each process, if that is said.
+    pub fn devices_per_process(&self) -> Option<u32> {
+        if self.launch.per_chip { Some(1) } else { self.devices_per_process }
+    }
+
+    /// Decides who this process is, by the options and the environment; `devices` as for [`JobOptions::run`].
+    pub fn role(&self, devices: impl FnOnce() -> Result<Option<u32>, Failure>) -> Result<Role, Failure> {
         self.refuse_later_options()?;
         if let Some(environment) = ControllerEnv::from_env().map_err(Failure::wrong_usage)? {
             let ControllerEnv { coordinator, listener, process_index, process_count, token } = environment;
@@ -191,6 +208,12 @@ impl JobOptions {
                 token,
                 ..self.join_options(coordinator, process_index, process_count)
             })?)));
+        }
+        let processes = || self.launch.processes(self.processes, self.plugin.as_deref(), devices);
+        if self.launch.are_over_hosts() {
+            self.refuse_options_of_members("--hosts starts all processes itself")?;
+            let shares = self.launch.shares(processes()?)?.into_iter().flatten();
+            return Ok(Role::Launcher { processes: shares.map(|share| share.processes).sum() });
         }
         if let (Some(coordinator), Some(process_index), Some(process_count)) =
             (&self.coordinator, self.process_id, self.processes)
@@ -216,24 +239,15 @@ impl JobOptions {
         };
         match detected {
             Some(detected) if detected.process_count != Some(1) => Ok(Role::Controller(self.join(detected)?)),
-            single => self.launch_here(single.as_ref()),
+            single => self.launch_here(single.as_ref(), processes()?.unwrap_or(1)),
         }
     }
 
     /// A single controller has a launcher too, which is there to tell the story when a plugin ends the process.
-    fn launch_here(&self, single: Option<&Detected>) -> Result<Role, Failure> {
-        let processes = self.processes.unwrap_or(1);
-        let of_job = [
-            ("--coordinator", self.coordinator.is_some()),
-            ("--process-id", self.process_id.is_some()),
-            ("--token-file", self.token_file.is_some()),
-        ];
-        if let Some((option, _)) = of_job.iter().find(|(_, given)| *given) {
-            return Err(Failure::usage(format!(
-                "{option}: no scheduler started this process, and joining by hand needs all of --coordinator, \
-                 --process-id and -n"
-            )));
-        }
+    fn launch_here(&self, single: Option<&Detected>, processes: u32) -> Result<Role, Failure> {
+        self.refuse_options_of_members(
+            "no scheduler started this process, and joining by hand needs all of --coordinator, --process-id and -n",
+        )?;
         if self.transport == Transport::Mpi && processes > 1 {
             return Err(Failure::usage(format!(
                 "--transport mpi: MPI did not start this process: mpirun -n {processes} spmd-run … without -n"
@@ -243,6 +257,19 @@ impl JobOptions {
             tracing::info!("{} started one process: -n {processes} starts {processes} on this host", single.scheduler);
         }
         Ok(Role::Launcher { processes })
+    }
+
+    /// Refuses what is for processes that join a job.
+    fn refuse_options_of_members(&self, reason: &str) -> Result<(), Failure> {
+        let of_members = [
+            ("--coordinator", self.coordinator.is_some()),
+            ("--process-id", self.process_id.is_some()),
+            ("--token-file", self.token_file.is_some()),
+        ];
+        match of_members.iter().find(|(_, given)| *given) {
+            Some((option, _)) => Err(Failure::usage(format!("{option}: {reason}"))),
+            None => Ok(()),
+        }
     }
 
     /// Takes this process's place in the job of a scheduler.
@@ -337,11 +364,7 @@ impl JobOptions {
                  mpi`, which needs an MPI library and libclang (Debian: libopenmpi-dev, libclang-dev)",
             ));
         }
-        let later = [
-            ("--hosts", self.later.hosts.is_some()),
-            ("--hostfile", self.later.hostfile.is_some()),
-            ("--slices", self.later.slices.is_some()),
-        ];
+        let later = [("--slices", self.later.slices.is_some())];
         match later.iter().find(|(_, given)| *given) {
             Some((option, _)) => Err(Failure::usage(format!("{option} is not part of this version"))),
             None => Ok(()),
@@ -381,38 +404,6 @@ impl Membership {
             Some(first) => of_other(&first, world.process_index(), launched),
             None => failure,
         })
-    }
-}
-
-/// Starts this very command in every controller process and waits for the job's end. `subject` is what the job is
-/// about, for messages.
-pub fn launch(processes: u32, subject: Option<&Path>) -> Result<u8, Failure> {
-    let program = std::env::current_exe().map_err(Failure::program)?;
-    let job = LocalJob { args: std::env::args_os().skip(1).collect(), ..LocalJob::new(processes, program) };
-    let outcome = launch::local(&job).map_err(Failure::program)?;
-    // A process that fails by itself has said why.
-    if !(0..=3).contains(&outcome.exit_code()) {
-        let subject = subject.map_or(String::new(), |subject| format!("{}: ", subject.display()));
-        eprintln!("error: {subject}{outcome}{}", advice(&outcome));
-    }
-    Ok(outcome.exit_code())
-}
-
-/// What to do when a signal ended a controller that nobody sent it.
-fn advice(outcome: &launch::Outcome) -> &'static str {
-    let launch::Outcome::Failed(failed) = outcome else { return "" };
-    if failed.phase.is_none() {
-        return "";
-    }
-    match failed.status.signal() {
-        Some(libc::SIGKILL) => {
-            "\nif nobody killed it, the system did, as memory ran out: see dmesg, and take fewer processes or a smaller \
-             program"
-        }
-        Some(libc::SIGABRT | libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGTRAP) => {
-            "\nthe plugin crashed: try another version of it (--plugin), and report this program to its makers"
-        }
-        _ => "",
     }
 }
 

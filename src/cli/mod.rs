@@ -8,6 +8,7 @@ mod exec;
 mod failure;
 mod inspect;
 mod job;
+mod launch;
 mod memory;
 mod mpi;
 mod plugin;
@@ -55,6 +56,9 @@ enum Command {
     Status(status::Options),
     /// List known PJRT plugins, or install one
     Plugin(plugin::Options),
+    /// Start and watch a launcher's processes on this host
+    #[command(name = HELPER, hide = true)]
+    Helper(launch::HelperOptions),
 }
 
 /// How a command writes its results to standard output.
@@ -64,6 +68,8 @@ enum Format {
     Json,
 }
 
+/// What launchers start on each host.
+const HELPER: &str = "__host";
 const COMMANDS: [&str; 9] = ["run", "exec", "devices", "inspect", "bench", "doctor", "status", "plugin", "help"];
 const NOT_YET: [&str; 1] = ["coordinator"];
 
@@ -95,6 +101,7 @@ pub fn main() -> u8 {
         Command::Doctor(options) => doctor::main(&options),
         Command::Status(options) => status::main(options),
         Command::Plugin(options) => plugin::main(options),
+        Command::Helper(options) => launch::help(&options),
     };
     match outcome {
         Ok(code) => code,
@@ -130,7 +137,7 @@ fn with_default_command(mut arguments: Vec<OsString>) -> Result<Vec<OsString>, F
     if let Some(command) = meant_command(first).filter(|command| *command != first) {
         return Err(Failure::usage(format!("'{first}' is neither a file nor a command: did you mean '{command}'?")));
     }
-    if arguments.len() > 1 && !asks_about_tool && !COMMANDS.contains(&first) {
+    if arguments.len() > 1 && !asks_about_tool && first != HELPER && !COMMANDS.contains(&first) {
         let has_command = arguments.iter().any(|argument| argument == "--");
         arguments.insert(1, if has_command { "exec" } else { "run" }.into());
     }

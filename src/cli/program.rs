@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use spmd_run::hlo::{self, Form, ParseError, Program};
-use spmd_run::launch::phase;
+use spmd_run::launch::{self, phase};
 use spmd_run::partition::{self, CountSource, Found};
 use spmd_run::pjrt::Plugin;
 use spmd_run::plugins;
@@ -34,7 +34,7 @@ impl ProgramOptions {
     }
 
     pub fn read(&self) -> Result<Vec<u8>, Failure> {
-        let program = std::fs::read(&self.program).with_context(|| self.name());
+        let program = std::fs::read(launch::shipped(&self.program)).with_context(|| self.name());
         program.map_err(|error| match meant_command(&self.name()) {
             Some(command) => Failure::usage(format!(
                 "{}: there is no such file; if the command is meant, put it first: spmd-run {command}",
@@ -67,6 +67,18 @@ impl ProgramOptions {
             return Ok(());
         }
         self.plan(&program, counts, processes, devices_per_process).map(drop)
+    }
+
+    /// How many devices the program needs, if it tells without a plugin.
+    pub fn devices(&self) -> Result<Option<u32>, Failure> {
+        let (program, _) = self.load(&self.read()?)?;
+        let counts = partition::find_counts(&program);
+        if needs_import(&program, counts) {
+            return Ok(None);
+        }
+        let replicas = self.num_replicas.map(u64::from).or(count(counts.replicas)).unwrap_or(1);
+        let partitions = self.num_partitions.map(u64::from).or(count(counts.partitions)).unwrap_or(1);
+        Ok(u32::try_from(replicas.saturating_mul(partitions)).ok())
     }
 
     /// What the program tells of its replicas and partitions. Some programs only XLA can read.

@@ -11,8 +11,8 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use spmd_run::hlo::{self, HloModule, Program};
 use spmd_run::host_array::Fill;
-use spmd_run::plugins;
 use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Runtime, RuntimeError, StepTimes, World};
+use spmd_run::{launch, plugins};
 
 use super::job::JobOptions;
 use super::program::{ProgramOptions, load_plugin};
@@ -106,21 +106,26 @@ fn indexed_file(text: &str) -> Result<(usize, PathBuf), String> {
 pub fn main(options: Options) -> Result<u8, Failure> {
     options.check_usage()?;
     let check = |processes| {
-        options.program.check(processes, options.job.devices_per_process)?;
+        options.program.check(processes, options.job.devices_per_process())?;
         options.check_files()
     };
-    options.job.run(Some(&options.program.program), check, |world, data_plane| {
-        let bytes = options.program.read()?;
-        options.same_job(&world, &bytes)?;
-        let mine = match world.process_index() {
-            0 => {
-                options.check_files()?;
-                Some(options.prepare(&bytes, world.process_count())?)
-            }
-            _ => None,
-        };
-        options.run(world, data_plane, &bytes, mine)
-    })
+    options.job.run(
+        &options.files(),
+        || options.program.devices(),
+        check,
+        |world, data_plane| {
+            let bytes = options.program.read()?;
+            options.same_job(&world, &bytes)?;
+            let mine = match world.process_index() {
+                0 => {
+                    options.check_files()?;
+                    Some(options.prepare(&bytes, world.process_count())?)
+                }
+                _ => None,
+            };
+            options.run(world, data_plane, &bytes, mine)
+        },
+    )
 }
 
 impl Options {
@@ -132,6 +137,13 @@ impl Options {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// The files to read, first the program.
+    fn files(&self) -> Vec<&Path> {
+        let args = self.args.iter().map(|(_, path)| path);
+        let all = [&self.program.program].into_iter().chain(&self.input).chain(args).chain(&self.expect);
+        all.map(PathBuf::as_path).collect()
     }
 
     /// Checks that all processes were given the same program, and the same options of those that count on each.
@@ -153,7 +165,7 @@ impl Options {
         let difference = world.from_first("difference", || {
             Ok::<_, RuntimeError>(match (hlo::load(program, ""), hlo::load(&theirs, "")) {
                 (Ok(first), Ok(second)) => match hlo::first_difference(&first, &second) {
-                    Some(difference) => format!("the first difference of process 0 and {other} is {difference}"),
+                    Some(difference) => format!("the first difference of process 0 and {other} {difference}"),
                     None => "they differ in how they are written down only".to_owned(),
                 },
                 (Err(error), _) | (_, Err(error)) => format!("one of them cannot be read: {error}"),
@@ -164,9 +176,8 @@ impl Options {
 
     /// Checks that files can be read and written, before any work is done for them.
     fn check_files(&self) -> Result<(), Failure> {
-        let args = self.args.iter().map(|(_, path)| path);
-        for path in self.input.iter().chain(args).chain(&self.expect) {
-            File::open(path).with_context(|| path.display().to_string()).map_err(Failure::program)?;
+        for path in &self.files()[1..] {
+            File::open(launch::shipped(path)).with_context(|| path.display().to_string()).map_err(Failure::program)?;
         }
         if let Some(path) = &self.output {
             check_writable(path)?;
@@ -178,7 +189,7 @@ impl Options {
     fn prepare(&self, bytes: &[u8], processes: u32) -> Result<(Plan, Program), Failure> {
         let (program, _) = self.program.load(bytes)?;
         let counts = self.program.counts(&program, bytes, || load_plugin(self.job.plugin.as_deref()))?;
-        let plan = self.program.plan(&program, counts, processes, self.job.devices_per_process)?;
+        let plan = self.program.plan(&program, counts, processes, self.job.devices_per_process())?;
         if let Program::Hlo(HloModule { elided_constants, .. }) = &program
             && let Some(name) = elided_constants.first()
         {

@@ -1,8 +1,7 @@
-//! What controllers print, line by line on standard error.
+//! The pipes into which controllers print.
 
-use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::io::{self, PipeReader, PipeWriter, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::JoinHandle;
 
@@ -10,63 +9,67 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-use super::last_words::{LastWords, is_unnamed_frame};
+use super::printer::Stream;
 
-/// A line longer than this is printed in pieces.
-const LONGEST_LINE: usize = 1 << 20;
 const CHUNK: usize = 64 << 10;
 
-/// A thread that copies controllers' output until all of it is there.
+/// The reading end of a pipe into which a process prints.
+pub struct Pipe {
+    pub process: u32,
+    pub stream: Stream,
+    pub fd: OwnedFd,
+}
+
+/// A thread that hands on what processes print until all of it is there.
 pub struct Output {
-    /// Closed to say that all controllers have ended.
+    /// Closed to say that all processes have ended.
     stop: Option<PipeWriter>,
-    /// Closed by the thread when it has printed everything.
+    /// Closed by the thread when it has handed on everything.
     done: PipeReader,
-    thread: JoinHandle<HashMap<u32, String>>,
+    thread: JoinHandle<()>,
 }
 
 impl Output {
-    /// Starts copying pipes, each with its process index, which its lines are tagged with if so asked.
-    pub fn start(pipes: Vec<(u32, OwnedFd)>, tagged: bool) -> io::Result<Self> {
+    /// Starts handing on what comes out of the pipes, and nothing at the end of each.
+    pub fn start(pipes: Vec<Pipe>, take: impl Fn(u32, Stream, &[u8]) + Send + 'static) -> io::Result<Self> {
         let mut sources = Vec::new();
-        for (process, pipe) in pipes {
-            fcntl_setfl(&pipe, fcntl_getfl(&pipe)? | OFlags::NONBLOCK)?;
-            sources.push(Source { process, pipe: File::from(pipe), lines: Lines::new(tagged.then_some(process)) });
+        for Pipe { process, stream, fd } in pipes {
+            fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::NONBLOCK)?;
+            sources.push(Source { process, stream, pipe: File::from(fd) });
         }
         let (stopped, stop) = io::pipe()?;
-        let (done, printed) = io::pipe()?;
+        let (done, finished) = io::pipe()?;
         let thread = std::thread::Builder::new().name("output".to_owned()).spawn(move || {
-            let last_words = copy_all(sources, &stopped);
-            drop(printed);
-            last_words
+            hand_on_all(sources, &stopped, take);
+            drop(finished);
         })?;
         Ok(Self { stop: Some(stop), done, thread })
     }
 
-    /// Says that all controllers have ended: what they printed is copied, and nothing more is waited for.
+    /// Says that all processes have ended: what they printed is handed on, and nothing more is waited for.
     pub fn stop(&mut self) {
         self.stop = None;
     }
 
-    /// Becomes readable when everything has been printed.
+    /// Becomes readable when everything has been handed on.
     pub fn done(&self) -> BorrowedFd<'_> {
         self.done.as_fd()
     }
 
-    /// Waits until everything has been printed; returns what each process said in the end.
-    pub fn last_words(self) -> HashMap<u32, String> {
-        self.thread.join().unwrap_or_default()
+    /// Waits until everything has been handed on.
+    pub fn finish(mut self) {
+        self.stop();
+        let _ = self.thread.join();
     }
 }
 
 struct Source {
     process: u32,
+    stream: Stream,
     pipe: File,
-    lines: Lines,
 }
 
-fn copy_all(mut sources: Vec<Source>, stopped: &PipeReader) -> HashMap<u32, String> {
-    let mut last_words = HashMap::new();
+fn hand_on_all(mut sources: Vec<Source>, stopped: &PipeReader, take: impl Fn(u32, Stream, &[u8])) {
     let mut chunk = vec![0; CHUNK];
     let mut stopping = false;
     while !sources.is_empty() {
@@ -76,93 +79,21 @@ fn copy_all(mut sources: Vec<Source>, stopped: &PipeReader) -> HashMap<u32, Stri
             match poll(&mut polled, None) {
                 Ok(_) => stopping = polled.last().is_some_and(|stop| !stop.revents().is_empty()),
                 Err(Errno::INTR) => {}
-                Err(_) => return last_words,
+                Err(_) => return,
             }
         }
-        let mut text = Vec::new();
-        sources.retain_mut(|Source { process, pipe, lines }| {
+        sources.retain_mut(|Source { process, stream, pipe }| {
             match pipe.read(&mut chunk) {
-                Ok(count @ 1..) => lines.push(&chunk[..count], &mut text),
+                Ok(count @ 1..) => take(*process, *stream, &chunk[..count]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && !stopping => {}
                 // The end, also when a stray grandchild still holds the pipe open.
                 Ok(0) | Err(_) => {
-                    lines.finish(&mut text);
-                    last_words.extend(lines.last_words.text().map(|words| (*process, words)));
+                    take(*process, *stream, &[]);
                     return false;
                 }
             }
             true
         });
-        // Nobody can be told that standard error is closed.
-        let _ = io::stderr().lock().write_all(&text);
-    }
-    last_words
-}
-
-/// Cuts what a process prints into tagged lines.
-struct Lines {
-    tag: String,
-    partial: Vec<u8>,
-    last_words: LastWords,
-}
-
-impl Lines {
-    fn new(process: Option<u32>) -> Self {
-        let tag = process.map_or(String::new(), |process| format!("[{process}] "));
-        Self { tag, partial: Vec::new(), last_words: LastWords::default() }
-    }
-
-    fn push(&mut self, bytes: &[u8], text: &mut Vec<u8>) {
-        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            self.partial.extend_from_slice(piece);
-            if piece.ends_with(b"\n") || self.partial.len() > LONGEST_LINE {
-                self.finish(text);
-            }
-        }
-    }
-
-    fn finish(&mut self, text: &mut Vec<u8>) {
-        if self.partial.is_empty() {
-            return;
-        }
-        self.last_words.hear(&self.partial);
-        if is_unnamed_frame(&self.partial) {
-            self.partial.clear();
-            return;
-        }
-        text.extend_from_slice(self.tag.as_bytes());
-        text.append(&mut self.partial);
-        if !text.ends_with(b"\n") {
-            text.push(b'\n');
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_are_whole_and_tagged() {
-        let mut text = Vec::new();
-        let mut lines = Lines::new(Some(2));
-        for piece in ["one\ntw", "o\n\nth", "ree"] {
-            lines.push(piece.as_bytes(), &mut text);
-        }
-        lines.finish(&mut text);
-        lines.finish(&mut text);
-        assert_eq!(String::from_utf8(text).unwrap(), "[2] one\n[2] two\n[2] \n[2] three\n");
-    }
-
-    #[test]
-    fn endless_lines_are_cut() {
-        let mut text = Vec::new();
-        let mut lines = Lines::new(None);
-        for _ in 0..40 {
-            lines.push(&[b'x'; CHUNK], &mut text);
-        }
-        assert!(lines.partial.len() <= LONGEST_LINE + CHUNK);
-        assert_eq!(text.iter().filter(|byte| **byte == b'\n').count(), 2);
     }
 }

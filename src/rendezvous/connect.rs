@@ -324,7 +324,7 @@ fn plain_reason(error: &io::Error, at: SocketAddr) -> String {
             "it closed the connection"
         }
         io::ErrorKind::TimedOut => "no answer at all: the address is wrong, the host is down or a firewall is in between",
-        io::ErrorKind::WouldBlock => "it accepts connections but does not answer",
+        io::ErrorKind::WouldBlock => "it accepts connections but does not answer, as if process 0 were stopped",
         _ => return error.to_string(),
     }
     .to_owned()

@@ -2,7 +2,9 @@
 
 #![allow(dead_code, reason = "no test uses all of it")]
 
+pub mod job;
 pub mod mpirun;
+pub mod ssh;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

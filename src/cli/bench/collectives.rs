@@ -142,21 +142,26 @@ fn dtype(name: &str) -> Result<DType, spmd_run::dtype::UnknownDType> {
 pub fn main(options: Options) -> Result<u8, Failure> {
     let job = &options.job;
     let settings = options.settings();
-    let local_devices = job.devices_per_process.unwrap_or(1);
+    let local_devices = job.devices_per_process().unwrap_or(1);
     let given = settings.clone();
     let check = |processes: u32| {
         let devices = processes.saturating_mul(local_devices);
         given.check(devices, devices).map_err(Failure::wrong_usage)?;
         options.plot.as_ref().map_or(Ok(()), |plot| check_writable(plot.path()))
     };
-    job.run(None, check, |world, data_plane| {
-        let plugin = plugins::find(job.plugin.as_deref())?;
-        let settings: Settings = world.from_first("bench", || Ok::<_, RuntimeError>(settings))?;
-        let runtime = Runtime::open(world, &plugin.path, local_devices, data_plane)?;
-        let devices = runtime.topology().device_count() as u32;
-        settings.check(devices, local_devices).map_err(Failure::wrong_usage)?;
-        options.measure(&runtime, &settings)
-    })
+    job.run(
+        &[],
+        || Ok(None),
+        check,
+        |world, data_plane| {
+            let plugin = plugins::find(job.plugin.as_deref())?;
+            let settings: Settings = world.from_first("bench", || Ok::<_, RuntimeError>(settings))?;
+            let runtime = Runtime::open(world, &plugin.path, local_devices, data_plane)?;
+            let devices = runtime.topology().device_count() as u32;
+            settings.check(devices, local_devices).map_err(Failure::wrong_usage)?;
+            options.measure(&runtime, &settings)
+        },
+    )
 }
 
 impl Options {

@@ -31,20 +31,25 @@ pub struct Options {
 pub fn main(options: Options) -> Result<u8, Failure> {
     let job = &options.job;
     let nothing_else = |_| Ok(());
-    job.run(None, nothing_else, |world, data_plane| {
-        let plugin = plugins::find(job.plugin.as_deref())?;
-        let (warmup, steps) =
-            world.from_first("bench", || Ok::<_, RuntimeError>((options.warmup as usize, options.iters as usize)))?;
-        let runtime = Runtime::open(world, &plugin.path, job.devices_per_process.unwrap_or(1), data_plane)?;
-        let rows = bench::dispatch(&runtime, warmup, steps)?;
-        if runtime.world().process_index() == 0 {
-            print(&match options.format {
-                Format::Text => text(&rows),
-                Format::Json => format!("{}\n", as_json(&rows, &runtime)),
-            })?;
-        }
-        Ok(0)
-    })
+    job.run(
+        &[],
+        || Ok(None),
+        nothing_else,
+        |world, data_plane| {
+            let plugin = plugins::find(job.plugin.as_deref())?;
+            let (warmup, steps) = world
+                .from_first("bench", || Ok::<_, RuntimeError>((options.warmup as usize, options.iters as usize)))?;
+            let runtime = Runtime::open(world, &plugin.path, job.devices_per_process().unwrap_or(1), data_plane)?;
+            let rows = bench::dispatch(&runtime, warmup, steps)?;
+            if runtime.world().process_index() == 0 {
+                print(&match options.format {
+                    Format::Text => text(&rows),
+                    Format::Json => format!("{}\n", as_json(&rows, &runtime)),
+                })?;
+            }
+            Ok(0)
+        },
+    )
 }
 
 fn text(rows: &[Dispatch]) -> String {

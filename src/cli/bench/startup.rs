@@ -13,7 +13,7 @@ use serde_json::json;
 use spmd_run::plugins;
 use spmd_run::runtime::{Runtime, RuntimeError, StepTimes};
 
-use crate::cli::job::{JobOptions, Role, launch};
+use crate::cli::job::{JobOptions, Role};
 use crate::cli::report::{print, table};
 use crate::cli::{Failure, Format, memory};
 
@@ -60,15 +60,15 @@ pub fn main(options: Options) -> Result<u8, Failure> {
     let Some(launched_at) = options.launched_at else { return options.repeat() };
     let job = &options.job;
     let launched_at = Duration::from_nanos(launched_at);
-    let membership = match job.role()? {
-        Role::Launcher { processes } => return launch(processes, None),
+    let membership = match job.role(|| Ok(None))? {
+        Role::Launcher { processes } => return job.launch(processes, &[]),
         Role::Controller(membership) => membership,
     };
     let started = now();
     membership.take_part(job, |world, data_plane| {
         let met = now();
         let plugin = plugins::find(job.plugin.as_deref())?;
-        let runtime = Runtime::open(world, &plugin.path, job.devices_per_process.unwrap_or(1), data_plane)?;
+        let runtime = Runtime::open(world, &plugin.path, job.devices_per_process().unwrap_or(1), data_plane)?;
         let opening = runtime.opening();
         let opened = now();
         let phases = [
@@ -92,7 +92,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
 impl Options {
     /// Starts the jobs and reports on them.
     fn repeat(&self) -> Result<u8, Failure> {
-        let Role::Launcher { processes } = self.job.role()? else {
+        let Role::Launcher { processes } = self.job.role(|| Ok(None))? else {
             return Err(Failure::usage("bench startup starts its processes itself: leave --coordinator out"));
         };
         plugins::find(self.job.plugin.as_deref())?;

@@ -1,10 +1,10 @@
 //! The global arguments of a run: from files, or filled.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use spmd_run::host_array::npz::{self, NpyArray};
 use spmd_run::host_array::{Fill, HostArray};
+use spmd_run::launch::shipped;
 use spmd_run::runtime::{Fact, GlobalArray};
 
 use super::{Failure, Options};
@@ -53,7 +53,7 @@ impl Options {
     fn read_files(&self, parameters: usize) -> Result<BTreeMap<usize, NpyArray>, Failure> {
         let mut files = BTreeMap::new();
         if let Some(path) = &self.input {
-            for (name, array) in npz::read_npz(path).map_err(Failure::program)? {
+            for (name, array) in npz::read_npz(&shipped(path)).map_err(Failure::program)? {
                 let index = name.strip_prefix("arg").and_then(|number| number.parse().ok());
                 let index = index.filter(|&index: &usize| index < parameters).ok_or_else(|| {
                     Failure::program(anyhow::anyhow!(
@@ -70,7 +70,7 @@ impl Options {
                 let path = path.display();
                 return Err(Failure::usage(format!("--arg {index}={path}: the program takes {}", names(parameters))));
             }
-            let array = npz::read_npy(Path::new(path)).map_err(Failure::program)?;
+            let array = npz::read_npy(&shipped(path)).map_err(Failure::program)?;
             if files.insert(*index, array).is_some() {
                 return Err(Failure::usage(format!("--arg {index}={}: arg{index} is given twice", path.display())));
             }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use spmd_run::host_array::npz::{self, NpyArray};
 use spmd_run::host_array::{Comparison, HostArray, compare};
+use spmd_run::launch::shipped;
 use spmd_run::runtime::{Executable, GlobalArray, Plan, Runtime, StepTimes};
 
 use super::{Failure, Options};
@@ -141,7 +142,7 @@ impl Options {
             npz::write_npz(path, named()).map_err(Failure::program)?;
         }
         let Some(path) = &self.expect else { return Ok(true) };
-        let mut expected = npz::read_npz(path).map_err(Failure::program)?;
+        let mut expected = npz::read_npz(&shipped(path)).map_err(Failure::program)?;
         if expected.len() != arrays.len() {
             return Err(Failure::program(anyhow::anyhow!(
                 "{}: holds {} results, the program has {}",
