@@ -96,6 +96,7 @@ struct LaterOptions {
 }
 
 /// Who this process is.
+#[allow(clippy::large_enum_variant, reason = "there is one of them")]
 pub enum Role {
     /// The one that starts the controllers.
     Launcher { processes: u32 },
@@ -104,6 +105,7 @@ pub enum Role {
 }
 
 /// How a controller takes part in its job.
+#[allow(clippy::large_enum_variant, reason = "there is one of them")]
 pub enum Membership {
     /// The job has one process.
     Alone,
@@ -286,6 +288,7 @@ impl JobOptions {
             host_coordinator,
             token,
             slice: detected.slice.map_or(0, |slice| slice.index),
+            expected_hosts: detected.hosts,
             ..self.join_options(coordinator, process_index, process_count)
         };
         Ok(Membership::ByHand(self.control.watch(options)?, session))
