@@ -88,11 +88,12 @@ impl Run {
         let stopped = self.strike(&job);
         let struck = Instant::now();
         // Nobody ends a helper that stands still on a host that the launcher cannot reach. And nobody tidies up after a host
-        // that is gone, or after a process on this machine that is killed while XLA writes its dumps for the partitioner.
+        // that is gone, or after a launcher and a process in which XLA writes dumps for the partitioner.
         let is_excused = |left: &str| match self.fault {
             Fault::LostHost => left.contains("/spmd-run."),
             Fault::StoppedHelper => stopped.iter().any(|pid| left.starts_with(&format!("process {pid} "))),
-            _ => !self.over_hosts && left.contains("/spmd-run-"),
+            Fault::KilledLauncher => left.contains("/spmd-run-"),
+            _ => false,
         };
         let (outcome, left) = job.finish_and_look(is_excused);
         let took = struck.elapsed();
