@@ -114,7 +114,7 @@ fn a_host_that_cannot_be_used_is_named() {
         ("echo 'me@b: Permission denied (publickey).' >&2; exit 255", "ssh-copy-id b"),
         ("echo 'Host key verification failed.' >&2; exit 255", "if you trust the host, accept its key: ssh b"),
         ("echo 'ssh: Could not resolve hostname b: unknown' >&2; exit 255", "check the host's name"),
-        ("echo 'sh: mktemp: not found' >&2; exit 127", "mktemp: not found"),
+        ("echo 'sh: head: not found' >&2; exit 127", "head: not found"),
         ("echo what; exit 1", "check that this works: ssh b true"),
         ("kill -9 $$", "killed by signal 9 (SIGKILL)"),
     ];

@@ -101,7 +101,7 @@ pub enum Role {
     /// The one that starts the controllers.
     Launcher { processes: u32 },
     /// A controller.
-    Controller(Membership),
+    Controller(Box<Membership>),
 }
 
 /// How a controller takes part in its job.
@@ -196,18 +196,19 @@ impl JobOptions {
         if let Some(environment) = ControllerEnv::from_env().map_err(Failure::wrong_usage)? {
             let ControllerEnv { coordinator, listener, process_index, process_count, token } = environment;
             if process_count == 1 && !self.control.is_watched() {
-                return Ok(Role::Controller(Membership::Alone));
+                return Ok(Role::Controller(Membership::Alone.into()));
             }
             if let Some(processes) = self.processes.filter(|&processes| processes != process_count) {
                 return Err(Failure::usage(format!(
                     "-n {processes}: the launcher started {process_count} processes: leave -n out"
                 )));
             }
-            return Ok(Role::Controller(Membership::Launched(self.control.watch(JoinOptions {
+            let options = self.control.watch(JoinOptions {
                 host_coordinator: listener,
                 token,
                 ..self.join_options(coordinator, process_index, process_count)
-            })?)));
+            })?;
+            return Ok(Role::Controller(Membership::Launched(options).into()));
         }
         let processes = || self.launch.processes(self.processes, self.plugin.as_deref(), devices);
         if self.launch.are_over_hosts() {
@@ -231,14 +232,14 @@ impl JobOptions {
                 token,
                 ..self.join_options(coordinator.clone(), process_index, process_count)
             };
-            return Ok(Role::Controller(Membership::ByHand(self.control.watch(options)?, None)));
+            return Ok(Role::Controller(Membership::ByHand(self.control.watch(options)?, None).into()));
         }
         let detected = match self.cluster {
             Cluster::Auto => cluster::detect(&Environment::of_process()).map_err(Failure::wrong_usage)?,
             Cluster::None => None,
         };
         match detected {
-            Some(detected) if detected.process_count != Some(1) => Ok(Role::Controller(self.join(detected)?)),
+            Some(detected) if detected.process_count != Some(1) => Ok(Role::Controller(self.join(detected)?.into())),
             single => self.launch_here(single.as_ref(), processes()?.unwrap_or(1)),
         }
     }

@@ -18,6 +18,7 @@ use super::limits;
 use super::output::Pipe;
 use super::phase::Memory;
 use super::printer::Stream;
+use crate::partition::delete_dumps_of;
 use crate::rendezvous::JobToken;
 
 /// The controllers of a job that run on this machine.
@@ -163,6 +164,9 @@ impl Controllers {
                 let _ = kill_process_group(pid, Signal::KILL);
                 controller.running = false;
                 let status = controller.child.wait().map_err(failed("wait for a process"))?;
+                if !status.success() {
+                    delete_dumps_of(controller.child.id());
+                }
                 let phase = controller.phase.read();
                 ended.push(Exit { process_index: controller.process_index, status, phase });
             }

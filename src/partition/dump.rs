@@ -16,6 +16,20 @@ pub(super) struct Dump {
     error: Option<pjrt::Error>,
 }
 
+/// How the names of the folders of a process's dumps begin.
+fn prefix(pid: u32) -> String {
+    format!("spmd-run-{pid}-")
+}
+
+/// Deletes what a process that was killed while it compiled has left in the folder for temporary files.
+pub fn delete_dumps_of(pid: u32) {
+    let entries = std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix(pid))) {
+        // Whoever sees it there later can delete it as well.
+        let _ = std::fs::remove_dir_all(entry.path());
+    }
+}
+
 impl Dump {
     /// Compiles the program on a client of its own, for as many devices as the options ask for. Dumped are the module
     /// before all passes, and those around the passes whose names hold `pass`.
@@ -25,7 +39,7 @@ impl Dump {
         mut options: CompileOptions,
         pass: &str,
     ) -> Result<Dump, Error> {
-        let directory = tempfile::Builder::new().prefix("spmd-run-").tempdir()?;
+        let directory = tempfile::Builder::new().prefix(&prefix(std::process::id())).tempdir()?;
         options.env_overrides.extend(dump_flags(directory.path().to_string_lossy().into_owned(), pass));
         let devices = options.num_replicas.saturating_mul(options.num_partitions);
         let client = plugin.create_client(&[("cpu_device_count".to_owned(), devices.into())], None)?;

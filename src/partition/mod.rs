@@ -16,6 +16,7 @@ use std::io;
 use buffa::Message;
 
 pub use counts::{CountSource, Counts, Found, find_counts, is_partitioned, program_counts, uses_shardy};
+pub use dump::delete_dumps_of;
 pub use stablehlo::to_stablehlo;
 
 use crate::hlo::{HloModule, ModuleConfig, Program};

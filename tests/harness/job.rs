@@ -140,22 +140,23 @@ impl Job {
 
     /// Waits for the launcher's end, and for that of all other processes. Nothing may be left behind.
     pub fn finish(self) -> Outcome {
-        let (outcome, left) = self.finish_and_look();
+        let (outcome, left) = self.finish_and_look(|_| false);
         assert!(left.is_empty(), "left behind: {left:?}\nstderr:\n{}", outcome.stderr);
         outcome
     }
 
-    /// Waits for the launcher's end, and tells what is left behind some time later.
-    pub fn finish_and_look(mut self) -> (Outcome, Vec<String>) {
+    /// Waits for the launcher's end, and tells what is left behind some time later, but for what is excused.
+    pub fn finish_and_look(mut self, is_excused: impl Fn(&str) -> bool) -> (Outcome, Vec<String>) {
         let child = std::mem::replace(&mut self.child, Command::new("true").spawn().expect("true"));
         let _ = self.child.wait();
         let outcome = finish(child);
         let start = Instant::now();
+        let left_behind = || self.left_behind().into_iter().filter(|left| !is_excused(left)).collect::<Vec<_>>();
         // What a process leaves behind may take moments to end.
-        while !self.left_behind().is_empty() && start.elapsed() < Duration::from_secs(20) {
+        while !left_behind().is_empty() && start.elapsed() < Duration::from_secs(20) {
             std::thread::sleep(Duration::from_millis(20));
         }
-        (outcome, self.left_behind())
+        (outcome, left_behind())
     }
 
     fn left_behind(&self) -> Vec<String> {

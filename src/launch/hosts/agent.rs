@@ -6,6 +6,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use rustix::rand::GetRandomFlags;
+
 use super::super::controllers::tie_to_this_process;
 use super::list::is_this_machine;
 
@@ -18,11 +20,11 @@ const SEND_BINARY: &str = "spmd-run: send";
 /// The most that a shell may print before, such as a greeting.
 const MAX_GREETING: u64 = 1 << 20;
 
-/// Runs in the POSIX shell of a host, with the binary's path, hash and size. If the host does not have this very binary
-/// at this path, it asks for it. It makes a folder for the helper and takes it away in the end.
+/// Runs in the POSIX shell of a host, with the binary's path, hash and size and a random name. If the host does not have this very binary
+/// at this path, it asks for it. It makes a folder for the helper and takes it away in the end, whenever that comes.
 ///
 /// It has neither single quotes nor exclamation marks nor line ends, so that every login shell hands it on as it is.
-const SCRIPT: &str = r#"umask 077; d=$(mktemp -d "${TMPDIR:-/tmp}/spmd-run.XXXXXX") || exit 1; trap "rm -rf \"\$d\"" EXIT; trap exit HUP INT TERM; p=$1; if "$p" __host --is "$2" </dev/null >/dev/null 2>&1; then :; else p=$d/spmd-run; echo "spmd-run: send"; head -c "$3" >"$p" && chmod 700 "$p" || exit 1; fi; "$p" __host "$d""#;
+const SCRIPT: &str = r#"d=${TMPDIR:-/tmp}/spmd-run.$4; trap "rm -rf \"\$d\"" EXIT; trap exit HUP INT TERM; mkdir -m 700 "$d" || { d=; exit 1; }; p=$1; if "$p" __host --is "$2" </dev/null >/dev/null 2>&1; then :; else p=$d/spmd-run; echo "spmd-run: send"; head -c "$3" >"$p" && chmod 700 "$p" || exit 1; fi; "$p" __host "$d""#;
 
 /// The binary that the helpers and the controllers are.
 pub struct Binary {
@@ -38,8 +40,12 @@ impl Binary {
     }
 
     /// The command that starts a helper on this host.
-    pub fn helper_on(&self, host: &str, agent: &str) -> Command {
-        let parameters = [self.path.as_os_str().to_owned(), (&self.hash).into(), self.size.to_string().into()];
+    pub fn helper_on(&self, host: &str, agent: &str) -> io::Result<Command> {
+        let mut name = [0; 8];
+        rustix::rand::getrandom(&mut name, GetRandomFlags::empty())?;
+        let name = format!("{:016x}", u64::from_ne_bytes(name));
+        let parameters =
+            [self.path.as_os_str().to_owned(), (&self.hash).into(), self.size.to_string().into(), name.into()];
         let mut command = if is_this_machine(host) {
             let mut shell = Command::new("sh");
             shell.args(["-c", SCRIPT, "spmd-run"]).args(parameters);
@@ -47,15 +53,15 @@ impl Binary {
         } else {
             let mut words = agent.split_whitespace();
             let mut agent = Command::new(words.next().unwrap_or_default());
-            let [path, hash, size] = parameters.each_ref().map(|parameter| quoted(&parameter.to_string_lossy()));
-            agent.args(words).arg(host).arg(format!("exec sh -c '{SCRIPT}' spmd-run {path} {hash} {size}"));
+            let [path, hash, size, name] = parameters.each_ref().map(|parameter| quoted(&parameter.to_string_lossy()));
+            agent.args(words).arg(host).arg(format!("exec sh -c '{SCRIPT}' spmd-run {path} {hash} {size} {name}"));
             // A shell on this machine takes its folder away when the launcher has gone; an agent has nothing to do then.
             tie_to_this_process(&mut agent, &[]);
             agent
         };
         // Ctrl-C is for the launcher, who hands it on.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-        command
+        Ok(command)
     }
 
     /// Sends the binary if it is wanted, and waits until the helper listens.
@@ -101,7 +107,7 @@ pub fn advice(host: &str, code: Option<i32>, words: &str) -> String {
     let known = KNOWN.iter().find(|(mark, _)| words.contains(mark)).map(|(_, advice)| advice.replace("HOST", host));
     known.unwrap_or_else(|| match code {
         Some(126) => "set TMPDIR there to a folder from which programs may be run".to_owned(),
-        Some(127) => "the host needs a POSIX shell with head, mktemp and chmod on the PATH".to_owned(),
+        Some(127) => "the host needs a POSIX shell with head, mkdir and chmod on the PATH".to_owned(),
         _ => format!("check that this works: ssh {host} true"),
     })
 }
@@ -130,6 +136,6 @@ mod tests {
     fn ssh_is_understood() {
         insta::assert_snapshot!(advice("b", Some(255), "me@b: Permission denied (publickey)."), @"give this user's key to the host: ssh-copy-id b");
         insta::assert_snapshot!(advice("b", Some(255), "something else"), @"check that this works: ssh b true");
-        insta::assert_snapshot!(advice("b", Some(127), "mktemp: not found"), @"the host needs a POSIX shell with head, mktemp and chmod on the PATH");
+        insta::assert_snapshot!(advice("b", Some(127), "head: not found"), @"the host needs a POSIX shell with head, mkdir and chmod on the PATH");
     }
 }

@@ -177,6 +177,8 @@ impl Helper<'_> {
         let token: JobToken = start.token.parse().map_err(io::Error::other).map_err(failed("read the job token"))?;
         let mut envs = start.envs.clone();
         envs.push((SHIPPED_FILES.into(), self.folder.into()));
+        // What a process that is killed leaves there goes with the folder.
+        envs.push(("TMPDIR".into(), self.folder.into()));
         let (controllers, pipes) = Controllers::start(&Crew {
             program: &program,
             args: &start.args,

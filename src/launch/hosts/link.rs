@@ -162,7 +162,7 @@ impl Link {
             reason = format!("{reason}: {cut}");
         }
         if let Some(words) = &last_words {
-            reason = format!("{reason}: {words}");
+            reason = format!("{reason}: {}", words.trim_end_matches('.'));
         }
         if with_advice {
             let code = status.and_then(|status| status.code());

@@ -17,7 +17,6 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -124,7 +123,7 @@ impl Helpers {
         let mut first = 0;
         for (host, share) in hosts.shares.iter().enumerate() {
             let unusable = |reason: String| HostError { host: share.host.clone(), reason };
-            let mut command: Command = binary.helper_on(&share.host, &hosts.agent);
+            let mut command = binary.helper_on(&share.host, &hosts.agent).map_err(failed("name a folder"))?;
             let mut agent = command.spawn().map_err(|error| {
                 unusable(format!("cannot run {}: {error}", command.get_program().to_string_lossy()))
             })?;
