@@ -7,7 +7,8 @@ use super::{COLLECTIVE_TARGET, LOGICAL_ID_TARGET, MARKER_TARGET};
 use crate::dtype::DType;
 use crate::hlo::{groups, shape};
 use crate::proto::{
-    CustomCallApiVersion, HloInstructionCommon, HloInstructionProto, LiteralProto, ShapeProto, SourceTarget,
+    CustomCallApiVersion, HloInstructionCommon, HloInstructionDetails, HloInstructionProto, LiteralProto, ShapeProto,
+    SourceTarget,
 };
 
 /// A collective of groups of one: the operands themselves.
@@ -58,13 +59,14 @@ pub(super) fn make_collective(instruction: &mut HloInstructionProto, shapes: &Ha
 
 /// A custom call that does nothing with its operands but need them.
 pub(super) fn make_marker(operand_ids: Vec<i64>) -> HloInstructionProto {
-    HloInstructionProto {
-        operand_ids,
-        custom_call_target: MARKER_TARGET.to_owned(),
-        custom_call_api_version: CustomCallApiVersion::API_VERSION_TYPED_FFI.into(),
-        custom_call_has_side_effect: true,
-        ..Default::default()
-    }
+    HloInstructionProto::from(HloInstructionCommon { operand_ids, ..Default::default() }).with_details(
+        HloInstructionDetails {
+            custom_call_target: MARKER_TARGET.to_owned(),
+            custom_call_api_version: CustomCallApiVersion::API_VERSION_TYPED_FFI.into(),
+            custom_call_has_side_effect: true,
+            ..Default::default()
+        },
+    )
 }
 
 /// Tells a collective's custom call which collective it is.

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
@@ -162,7 +163,8 @@ impl Helper<'_> {
         let Some(offer) = self.offers.get(file as usize) else { return Ok(()) };
         let path = place_in(self.folder, &offer.path);
         path.parent().map_or(Ok(()), fs::create_dir_all)?;
-        File::options().create(true).append(true).open(path)?.write_all(bytes)
+        // One of the files may be the program itself.
+        File::options().create(true).append(true).mode(0o700).open(path)?.write_all(bytes)
     }
 
     fn listen(&mut self, towards: &[IpAddr]) -> io::Result<()> {
