@@ -1,8 +1,10 @@
 //! The command line: one file per subcommand, each parsing its options and calling into the library.
 
 mod bench;
+mod control;
 mod devices;
 mod doctor;
+mod exec;
 mod failure;
 mod inspect;
 mod job;
@@ -12,6 +14,7 @@ mod plugin;
 mod program;
 mod report;
 mod run;
+mod status;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
@@ -27,7 +30,7 @@ pub use failure::Failure;
     name = "spmd-run",
     version,
     about,
-    override_usage = "spmd-run [-n N] [OPTIONS] PROGRAM\n       spmd-run COMMAND"
+    override_usage = "spmd-run [-n N] [OPTIONS] PROGRAM\n       spmd-run [-n N] [OPTIONS] -- COMMAND ARGUMENTS\n       spmd-run COMMAND"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -38,6 +41,8 @@ struct Cli {
 enum Command {
     /// Run a program (the default: `spmd-run -n 4 program.hlo`)
     Run(run::Options),
+    /// Run a program that uses the library in every process (the default with `--`: `spmd-run -n 4 -- ./program`)
+    Exec(exec::Options),
     /// Show the global device view: counts and a table of processes
     Devices(devices::Options),
     /// Show what a program is and what it will do, or the program itself at any stage; nothing is run
@@ -46,6 +51,8 @@ enum Command {
     Bench(bench::Options),
     /// Show what this process sees of schedulers, plugins, chips, networks and limits, and what to change
     Doctor(doctor::Options),
+    /// Show how running jobs are doing: processes, steps, bytes moved
+    Status(status::Options),
     /// List known PJRT plugins, or install one
     Plugin(plugin::Options),
 }
@@ -57,8 +64,8 @@ enum Format {
     Json,
 }
 
-const COMMANDS: [&str; 7] = ["run", "devices", "inspect", "bench", "doctor", "plugin", "help"];
-const NOT_YET: [&str; 2] = ["status", "coordinator"];
+const COMMANDS: [&str; 9] = ["run", "exec", "devices", "inspect", "bench", "doctor", "status", "plugin", "help"];
+const NOT_YET: [&str; 1] = ["coordinator"];
 
 /// Parses the arguments, runs the command and turns a failure into its message and exit code.
 pub fn main() -> u8 {
@@ -81,10 +88,12 @@ pub fn main() -> u8 {
     };
     let outcome = match cli.command {
         Command::Run(options) => run::main(options),
+        Command::Exec(options) => exec::main(options),
         Command::Devices(options) => devices::main(options),
         Command::Inspect(options) => inspect::main(options),
         Command::Bench(options) => bench::main(options),
         Command::Doctor(options) => doctor::main(&options),
+        Command::Status(options) => status::main(options),
         Command::Plugin(options) => plugin::main(options),
     };
     match outcome {
@@ -110,7 +119,8 @@ fn quieten_plugins() {
     }
 }
 
-/// Inserts `run` where the first argument is neither a command nor a question about the tool itself.
+/// Inserts `run`, or `exec` if a command of its own follows after `--`, where the first argument is neither a command nor a
+/// question about the tool itself.
 fn with_default_command(mut arguments: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
     let first = arguments.get(1).and_then(|argument| argument.to_str()).unwrap_or_default();
     if NOT_YET.contains(&first) {
@@ -121,7 +131,8 @@ fn with_default_command(mut arguments: Vec<OsString>) -> Result<Vec<OsString>, F
         return Err(Failure::usage(format!("'{first}' is neither a file nor a command: did you mean '{command}'?")));
     }
     if arguments.len() > 1 && !asks_about_tool && !COMMANDS.contains(&first) {
-        arguments.insert(1, "run".into());
+        let has_command = arguments.iter().any(|argument| argument == "--");
+        arguments.insert(1, if has_command { "exec" } else { "run" }.into());
     }
     Ok(arguments)
 }

@@ -10,8 +10,10 @@ mod limits;
 mod local;
 mod output;
 pub mod phase;
+mod settings;
 mod signals;
 
 pub use environment::{ControllerEnv, EnvironmentError};
 pub use limits::TooMany;
 pub use local::{Failed, LaunchError, LocalJob, Outcome, PEER_FAILED, local};
+pub use settings::Settings;

@@ -9,7 +9,7 @@ use crate::transport::TransportError;
 use crate::transport::mesh::MeshError;
 use crate::{hlo, lower, partition, pjrt};
 
-use super::{PlanError, TopologyError, WorldError};
+use super::{Disagreement, PlanError, TopologyError, WorldError};
 
 /// Why a program could not be prepared or run.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +21,8 @@ pub enum RuntimeError {
     World(#[from] WorldError),
     #[error(transparent)]
     Topology(#[from] TopologyError),
+    #[error(transparent)]
+    Disagreement(#[from] Disagreement),
     #[error(transparent)]
     Plan(#[from] PlanError),
     #[error(transparent)]
@@ -57,6 +59,19 @@ pub enum RuntimeError {
     Listen { source: std::io::Error },
     #[error("the job asks for {asked} devices per process, this host has {found}: try --devices-per-process {found}")]
     LocalDevices { asked: u32, found: usize },
+    #[error("argument {index}: {source}")]
+    Step { index: usize, source: StepError },
+    #[error("an argument lies on the devices of another runtime")]
+    OtherRuntime,
+    #[error(
+        "process {process} has another program than process 0: all processes build the same ones in the same order"
+    )]
+    OtherProgram { process: u32 },
+    #[error(
+        "the program has {0} replicas, and arrays have none: run it with Executable, or with one replica and as many \
+         partitions"
+    )]
+    Replicas(u32),
     #[error("the program takes {expected} arguments, {given} were given")]
     ArgumentCount { expected: usize, given: usize },
 }
@@ -73,6 +88,18 @@ pub enum ArgumentError {
     Shape { given: String, expected: String },
 }
 
+/// Why an array on the devices cannot be an argument.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum StepError {
+    #[error("is {given}, the program takes {expected}")]
+    Shape { given: String, expected: String },
+    #[error("lies on the devices as {given}, the program takes it as {expected}: see Array::reshard")]
+    Sharding { given: String, expected: String },
+    #[error("was donated to an earlier run, which has used up its memory")]
+    Donated,
+}
+
 fn listed(targets: &[UnknownTarget]) -> String {
     targets.iter().map(|target| format!("\n  {target}")).collect()
 }
@@ -81,9 +108,11 @@ impl RuntimeError {
     /// Whether the failure is another process's or the rendezvous's rather than this program's.
     pub fn is_of_peer(&self) -> bool {
         match self {
-            RuntimeError::World(_) | RuntimeError::Mesh(_) | RuntimeError::Topology(_) | RuntimeError::Transport(_) => {
-                true
-            }
+            RuntimeError::World(_)
+            | RuntimeError::Mesh(_)
+            | RuntimeError::Topology(_)
+            | RuntimeError::Disagreement(_)
+            | RuntimeError::Transport(_) => true,
             // Collectives end with these.
             RuntimeError::Pjrt(error) => {
                 matches!(error.code(), Some(ErrorCode::Aborted | ErrorCode::Unavailable | ErrorCode::DeadlineExceeded))

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::agreement::by_value;
+
 /// One controller process and the devices that it opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
@@ -86,6 +88,12 @@ impl Topology {
         self.processes.iter().map(|process| process.devices.len() as u32).collect()
     }
 
+    /// The process that has a device; `None` if there is no such device.
+    pub fn process_of(&self, device: u32) -> Option<u32> {
+        let has = |process: &Process| process.devices.iter().any(|own| own.id == device);
+        self.processes.iter().position(has).map(|process| process as u32)
+    }
+
     /// Global ids of the devices of one process; empty for a process that there is not.
     pub fn device_ids(&self, process_index: u32) -> Vec<u32> {
         let process = self.processes.get(process_index as usize);
@@ -98,10 +106,8 @@ fn same(processes: &[Process], what: &'static str, property: impl Fn(&Process) -
     if values.iter().all(|value| Some(value) == values.first()) {
         return Ok(());
     }
-    let rows = processes.iter().zip(&values).enumerate();
-    let table: Vec<String> =
-        rows.map(|(index, (process, value))| format!("  process {index} ({}): {value}", process.host)).collect();
-    Err(TopologyError::Mixed { what, table: table.join("\n") })
+    let hosts: Vec<&str> = processes.iter().map(|process| &*process.host).collect();
+    Err(TopologyError::Mixed { what, table: by_value(&hosts, &values) })
 }
 
 #[cfg(test)]
