@@ -179,8 +179,10 @@ impl<'a> Threader<'a> {
         let is_array = |id: &i64| self.shapes.get(id).is_some_and(|shape| shape::dtype(shape).is_some());
         operands.extend(results.into_iter().filter(is_array));
         for operand_ids in std::iter::repeat_n(vec![], SEQUENTIAL).chain([operands]) {
-            let marker = make_marker(operand_ids);
-            self.emit("custom-call", "end", token_shape(), marker);
+            let mut marker = make_marker(operand_ids);
+            marker.id = self.fresh.instruction(self.computation.id);
+            marker.name = self.fresh.name("end");
+            self.computation.instructions.push(marker);
         }
     }
 

@@ -660,7 +660,7 @@ fn tokens_are_kept_to_the_end_beside_large_collectives() {
     let printed = text_of(&lowered);
     let markers: Vec<&str> = printed.lines().filter(|line| line.contains(MARKER_TARGET)).collect();
     assert_eq!(markers.len(), 9, "{printed}");
-    insta::assert_snapshot!(markers[8].trim(), @r#"%end.8 = u32[] custom-call(%first.2, %second.2, %second.1, %p), custom_call_target="spmd_run.end""#);
+    insta::assert_snapshot!(markers[8].trim(), @r#"%end.9 = u32[] custom-call(%first.2, %second.2, %second.1, %p), custom_call_target="spmd_run.end""#);
 }
 
 #[test]

@@ -208,8 +208,8 @@ fn a_message_that_was_taken_back_does_not_arrive() {
     let bytes = vec![7; EAGER_LIMIT + 1];
     let mut received = vec![0; bytes.len()];
     let mut receive = |tag: Tag, and_then: &dyn Fn()| {
-        // SAFETY: the memory is not touched before the receive is finished.
         let into = vec![Segment::new(&mut received)];
+        // SAFETY: the memory is not touched before the receive is finished.
         let receive = unsafe { Receive::post(&*meshes[1], 0, tag, into, deadline) }.unwrap();
         and_then();
         receive.finish(&wait())

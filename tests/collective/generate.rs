@@ -106,10 +106,9 @@ pub fn make_spec(key: u32, kind: usize, devices: usize, large: bool, values: &mu
     let dim = values.below(dims.len());
     if large {
         // Beyond what travels at once, for all that only moves elements; the reference is slow.
-        let most = if kind > 1 { 1 } else { 2 };
-        dims.iter_mut().for_each(|size| *size = (*size).clamp(1, most));
+        dims.fill(1);
         let grown = values.below(dims.len());
-        dims[grown] = if kind > 1 { 16_500 } else { 9001 } + values.below(3000);
+        dims[grown] = 16_500 + values.below(1000);
     }
     let scaled = |by: usize| {
         let mut dims = dims.clone();

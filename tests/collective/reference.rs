@@ -133,7 +133,8 @@ fn all_reduce(
     operands: &[Vec<Vec<u8>>],
 ) -> Vec<Vec<u8>> {
     // By process, by host, and the hosts in the order of their first processes.
-    let mut hosts: Vec<(usize, Vec<(usize, Vec<u32>)>)> = vec![];
+    type Processes = Vec<(usize, Vec<u32>)>;
+    let mut hosts: Vec<(usize, Processes)> = vec![];
     let mut devices = group.to_vec();
     devices.sort_by_key(|&device| order.process_of[device as usize]);
     for device in devices {
