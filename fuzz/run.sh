@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 executions=${1:-100000}
 shift || true
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(hlo_text hlo_proto npz)
+[ ${#targets[@]} -gt 0 ] || targets=(hlo_text hlo_proto npz wire)
 
 for target in "${targets[@]}"; do
     seeds=fuzz/corpus/$target
@@ -17,6 +17,13 @@ for target in "${targets[@]}"; do
         npz)
             find hlo/data tests/data -size -16k -name '*.npz' -exec cp {} "$seeds" \;
             find tests/data -size -16k -name '*.npy' -exec cp {} "$seeds" \;
+            ;;
+        # Short frames: the lengths of header and body, a call number, a message.
+        wire)
+            for message in 0 2 3 8; do
+                printf "\\2\\0\\0\\0\\0\\0\\0\\0\\1\\$message" >"$seeds/short$message"
+                printf "\\7\\0\\0\\0\\1\\0\\0\\0\\1\\$message\\1a\\1\\1\\1x" >"$seeds/named$message"
+            done
             ;;
     esac
     # Short inputs and a plain choice among them: libFuzzer itself would take more time than the readers.

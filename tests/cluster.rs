@@ -54,6 +54,21 @@ fn torchrun() {
 }
 
 #[test]
+fn a_loopback_coordinator_for_several_hosts_is_refused() {
+    let variables = [
+        ("RANK", "1"),
+        ("WORLD_SIZE", "2"),
+        ("LOCAL_RANK", "0"),
+        ("LOCAL_WORLD_SIZE", "1"),
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", "29500"),
+    ];
+    let outcome = run_all(&PROGRAM, &[variables.into()]).remove(0);
+    assert_eq!(outcome.code, Some(2), "{outcome:?}");
+    assert!(outcome.stderr.contains("is a loopback address, which leads every host to itself"), "{outcome:?}");
+}
+
+#[test]
 fn slurm() {
     let port = free_port();
     let of = |rank| {

@@ -5,7 +5,8 @@ mod harness;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use harness::{Outcome, command, finish, run};
+use ::spmd_run::rendezvous::{JobId, JobToken};
+use harness::{Outcome, command, finish, run, spmd_run};
 
 /// A job that runs for minutes when nothing happens to it.
 const LONG: [&str; 3] = ["hlo/scan_layers.hlo", "--repeat", "1000000"];
@@ -98,7 +99,8 @@ fn a_process_that_is_stuck_is_named() {
     let pids = wait_until_running(&job, 2);
     signal(pids[1], "-STOP");
     let outcome = finish(job);
-    ended(&outcome, 3, &["process 1"], &pids);
+    ended(&outcome, 3, &["no progress for 2", "process 1 (", "has been silent for 2", "process 0 ("], &pids);
+    assert!(outcome.stderr.contains("the job ends after 2 s: "), "{}", outcome.stderr);
 }
 
 #[test]
@@ -109,33 +111,141 @@ fn a_signal_ends_the_whole_job() {
     ended(&finish(job), 143, &["SIGTERM"], &pids);
 }
 
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+/// A process of a job of two, started by hand.
+fn by_hand(address: &str, index: &str, arguments: &[&str]) -> Command {
+    let place = ["-n", "2", "--coordinator", address, "--process-id", index];
+    let mut command = command(place.iter().chain(arguments));
+    command.env(JobToken::VARIABLE, TOKEN);
+    command
+}
+
+fn free_address() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("its address").to_string()
+}
+
 #[test]
 fn processes_started_by_hand_join() {
-    let by_hand = |address: &str, index: &str, program: &str| {
-        let arguments = ["-n", "2", "--coordinator", address, "--process-id", index, program, "--fill", "ones"];
-        let mut command = command(arguments);
-        command.env("SPMD_JOB_TOKEN", "0123456789abcdef0123456789abcdef");
-        command
-    };
-    let free_address = || {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        listener.local_addr().expect("its address").to_string()
-    };
     let address = free_address();
-    let first = start(by_hand(&address, "0", "hlo/tp_mlp.hlo"));
-    let second = run(by_hand(&address, "1", "hlo/tp_mlp.hlo"));
+    let program = ["hlo/tp_mlp.hlo", "--fill", "ones"];
+    let first = start(by_hand(&address, "0", &program));
+    let second = run(by_hand(&address, "1", &program));
     let first = finish(first);
     assert_eq!((first.code, second.code), (Some(0), Some(0)), "{}{}", first.stderr, second.stderr);
     assert!(first.stdout.contains("2 processes × 2 devices"), "{}", first.stdout);
     assert_eq!(second.stdout, "");
+}
 
-    let address = free_address();
-    let first = start(by_hand(&address, "0", "hlo/tp_mlp.hlo"));
-    let second = run(by_hand(&address, "1", "hlo/moe.hlo"));
-    for outcome in [finish(first), second] {
-        let message = "the program files differ: process 1 has another one than process 0";
-        assert!(outcome.code != Some(0) && outcome.stderr.contains(message), "{outcome:?}");
+#[test]
+fn processes_with_different_jobs_are_told_in_what_they_differ() {
+    let changed = tempfile::tempdir().expect("a folder");
+    let changed = changed.path().join("changed.hlo");
+    let text = std::fs::read_to_string(harness::root().join("hlo/tp_mlp.hlo")).expect("the sample");
+    std::fs::write(&changed, text.replacen("tanh(", "negate(", 1)).expect("a copy");
+    let changed = changed.to_str().expect("a path");
+    let cases: [([&[&str]; 2], &[&str]); 3] = [
+        (
+            [&["hlo/tp_mlp.hlo"], &[changed]],
+            &[
+                "the processes do not do the same job:\nprogram\n  process 0 (",
+                "the first difference of process 0 and 1 is in ",
+                "negate(",
+            ],
+        ),
+        (
+            [&["hlo/tp_mlp.hlo", "--transport", "tcp"], &["hlo/tp_mlp.hlo"]],
+            &["\n--transport\n  process 0 (", "): tcp\n  process 1 (", "): auto"],
+        ),
+        (
+            [&["hlo/tp_mlp.hlo", "--fill", "ones"], &["hlo/tp_mlp.hlo", "--fill", "zeros"]],
+            &["\narg0\n  process 0 (", "filled with Ones\n  process 1 (", "filled with Zeros"],
+        ),
+    ];
+    for ([first, second], parts) in cases {
+        let address = free_address();
+        let first = start(by_hand(&address, "0", first));
+        let second = run(by_hand(&address, "1", second));
+        for outcome in [finish(first), second] {
+            ended(&outcome, 3, parts, &[]);
+        }
     }
+}
+
+#[test]
+fn the_status_of_a_running_job_is_shown() {
+    let address = free_address();
+    let arguments = [&LONG[..], &["--timeout", "300"]].concat();
+    let jobs = ["0", "1"].map(|index| start(by_hand(&address, index, &arguments)));
+    let id = JobId::of(Some(&TOKEN.parse().expect("a token"))).to_string();
+    let ask = |arguments: &[&str]| {
+        let mut command = command(["status"].iter().chain(arguments));
+        command.env(JobToken::VARIABLE, TOKEN);
+        run(command)
+    };
+    let start = Instant::now();
+    let status = loop {
+        let outcome = ask(&["--coordinator", &address]);
+        if outcome.stdout.contains("2 active") && !outcome.stdout.contains("step       0,") {
+            break outcome.success("status");
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "{outcome:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    assert!(status.stdout.starts_with(&format!("job {id}, up for ")), "{}", status.stdout);
+    // Other tests have jobs as well.
+    let local = spmd_run(["status", "--format", "json"]).success("status");
+    let local: serde_json::Value = serde_json::from_str(&local.stdout).expect("JSON");
+    let this = local.as_array().expect("a list").iter().find(|job| job["job"] == *id).expect("the job").clone();
+    assert_eq!((&this["process_count"], &this["device_count"]), (&2.into(), &4.into()));
+    assert!(this["step"].as_u64() > Some(0) && this["sent_bytes"].as_u64() > Some(0), "{this}");
+
+    let watch = start_watch(&address);
+    for job in &jobs {
+        signal(job.id(), "-TERM");
+    }
+    for job in jobs {
+        finish(job);
+    }
+    finish(watch).success("the watched job's end");
+    let gone = ask(&["--coordinator", &address]);
+    ended(&gone, 3, &[&format!("cannot reach {address}: connection refused")], &[]);
+}
+
+fn start_watch(address: &str) -> Child {
+    let mut command = command(["status", "--watch", "--every", "0.1", "--coordinator", address]);
+    command.env(JobToken::VARIABLE, TOKEN);
+    let mut watch = start(command);
+    // It has seen the job once it has printed something.
+    std::io::Read::read_exact(watch.stdout.as_mut().expect("stdout is piped"), &mut [0; 4]).expect("a first look");
+    watch
+}
+
+#[test]
+fn a_process_of_another_job_is_told_so() {
+    let address = free_address();
+    let first = start(by_hand(&address, "0", &["hlo/tp_mlp.hlo"]));
+    let mut other = by_hand(&address, "1", &["hlo/tp_mlp.hlo"]);
+    other.env(JobToken::VARIABLE, TOKEN.replace('0', "x"));
+    ended(&run(other), 3, &["is of job ", ", this process belongs to job "], &[]);
+    let again = run(by_hand(&address, "0", &["hlo/tp_mlp.hlo"]));
+    ended(&again, 3, &[&format!("cannot listen on {address}: the port is in use, perhaps by another job")], &[]);
+    let second = run(by_hand(&address, "1", &["hlo/tp_mlp.hlo"]));
+    assert_eq!((second.code, finish(first).code), (Some(0), Some(0)), "{}", second.stderr);
+}
+
+#[test]
+fn processes_listen_where_they_are_told_to() {
+    for place in [["--bind", "127.0.0.1"], ["--interface", "lo"]] {
+        let address = free_address();
+        let arguments = [&["hlo/tp_mlp.hlo"], &place[..]].concat();
+        let first = start(by_hand(&address, "0", &arguments));
+        let second = run(by_hand(&address, "1", &arguments));
+        assert_eq!((second.code, finish(first).code), (Some(0), Some(0)), "{}", second.stderr);
+    }
+    let wrong = run(by_hand(&free_address(), "0", &["hlo/tp_mlp.hlo", "--interface", "nope0"]));
+    ended(&wrong, 2, &["--interface nope0: this host has no such interface"], &[]);
 }
 
 #[test]

@@ -7,7 +7,10 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use spmd_run::rendezvous::{Heartbeat, JobToken, JoinError, JoinOptions, Rendezvous, RendezvousError, listen};
+use spmd_run::rendezvous::{
+    Heartbeat, JobId, JobStatus, JobToken, JoinError, JoinOptions, ProcessState, Progress, Rendezvous, RendezvousError,
+    listen, query_status,
+};
 
 /// Long enough for a loaded machine; reaching it means a hang.
 const LONG: Duration = Duration::from_secs(60);
@@ -38,6 +41,19 @@ impl Job {
         }
     }
 
+    /// Asks for the job's status until it is as wanted.
+    fn wait_until(&self, wanted: impl Fn(&JobStatus) -> bool) -> JobStatus {
+        let deadline = Instant::now() + LONG;
+        loop {
+            let status = query_status(&self.address, self.token.as_ref(), LONG).unwrap();
+            if wanted(&status) {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "{status:?}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Runs a function on every process, each on its own thread, and returns the results by process.
     fn run<R: Send>(mut self, body: impl Fn(Rendezvous) -> R + Sync) -> Vec<R> {
         let options: Vec<_> = (0..self.process_count).map(|process| self.options(process, LONG)).collect();
@@ -54,9 +70,32 @@ fn stable(message: impl ToString, job_address: &str) -> String {
     message.to_string().replace(job_address, "ADDRESS")
 }
 
+/// A message without the ids of jobs.
+fn without_ids(message: &str) -> String {
+    let is_id = |word: &str| word.len() == 8 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let words = message.split(' ').map(|word| match word.trim_end_matches([',', ':']) {
+        id if is_id(id) => word.replace(id, "ID"),
+        _ => word.to_owned(),
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
 /// A message about a wait that ran out, without how long that took on this machine.
 fn after_wait(message: &str) -> String {
     message.split_once(" at ").unwrap().1.to_owned()
+}
+
+/// What a process says that waits in a collective.
+fn at(step: u64, collective: &str) -> Progress {
+    Progress {
+        step,
+        collective: Some(collective.into()),
+        waits: true,
+        entered: step,
+        sent_bytes: 100 * step,
+        device_count: 2,
+        ..Progress::default()
+    }
 }
 
 #[test]
@@ -129,14 +168,18 @@ fn waiting_threads_do_not_block_each_other() {
     });
 }
 
+/// `SPMD_TEST_SCALE` sets how many.
 #[test]
-fn sixty_four_processes_join_at_once() {
-    let sums = Job::new(64).run(|job| {
-        let all = job.all_gather("index", &[job.process_index() as u8], LONG).unwrap();
+fn many_processes_join_at_once() {
+    let count: u32 = std::env::var("SPMD_TEST_SCALE").map_or(64, |count| count.parse().unwrap());
+    let sums = Job::new(count).run(|job| {
+        let all = job.all_gather("index", &job.process_index().to_le_bytes(), LONG).unwrap();
+        job.barrier("here", LONG).unwrap();
         job.shutdown(LONG).unwrap();
-        all.concat().iter().map(|index| u32::from(*index)).sum::<u32>()
+        all.into_iter().map(|index| u64::from(u32::from_le_bytes(index.try_into().unwrap()))).sum::<u64>()
     });
-    assert_eq!(sums, vec![63 * 64 / 2; 64]);
+    let count = u64::from(count);
+    assert_eq!(sums, vec![(count - 1) * count / 2; count as usize]);
 }
 
 #[test]
@@ -271,7 +314,7 @@ fn a_shutdown_without_the_others_names_them() {
         None
     });
     let error = results[0].as_ref().unwrap().to_string();
-    insta::assert_snapshot!(after_wait(&error), @"the end of the job: missing 1 of 2: process 1 (host-b)");
+    assert!(after_wait(&error).starts_with("the end of the job: missing 1 of 2: process 1 (host-b)"), "{error}");
 }
 
 #[test]
@@ -380,16 +423,16 @@ fn a_cut_connection_and_a_silent_process_are_named_on_both_sides() {
     for cut in [true, false] {
         let mut job = Job::new(2);
         let (mut first, mut second) = (job.options(0, LONG), job.options(1, LONG));
-        first.heartbeat = Heartbeat { interval: Duration::from_millis(50), limit: Duration::from_millis(600) };
+        first.heartbeat = Heartbeat::within(SHORT);
         let (address, silent, streams) = relay(job.address.clone());
         second.coordinator = address.clone();
         let other = thread::spawn(move || {
             let job = Rendezvous::join(second).unwrap();
-            let _ = job.put("waiting", b"");
+            job.report(|| at(5, "all-reduce.3"));
             job.barrier("never", LONG).unwrap_err()
         });
         let host = Rendezvous::join(first).unwrap();
-        host.get("waiting", LONG).unwrap();
+        job.wait_until(|status| status.processes[1].step == 5);
         if cut {
             let (near, far) = streams.recv().unwrap();
             near.shutdown(Shutdown::Both).unwrap();
@@ -400,13 +443,139 @@ fn a_cut_connection_and_a_silent_process_are_named_on_both_sides() {
         let here = host.barrier("neither", LONG).unwrap_err().to_string();
         let there = stable(other.join().unwrap(), &address);
         if cut {
-            insta::assert_snapshot!(here, @"process 1 (host-b) died: its connection closed without a goodbye");
+            insta::assert_snapshot!(here, @"process 1 (host-b) died: its connection closed without a goodbye, last in all-reduce.3, step 5");
             insta::assert_snapshot!(there, @"lost the coordinator at ADDRESS (in process 0): its connection closed");
         } else {
-            insta::assert_snapshot!(here, @"process 1 (host-b) died: no heartbeat for 600 ms");
-            insta::assert_snapshot!(there, @"lost the coordinator at ADDRESS (in process 0): no heartbeat for 600 ms");
+            insta::assert_snapshot!(here, @"no progress for 1 s (the limit is --stall-timeout): process 1 (host-b) has been silent for 1 s, last in all-reduce.3, step 5; process 0 (host-a) waits at barrier 'neither'");
+            insta::assert_snapshot!(there, @"lost the coordinator at ADDRESS (in process 0): it has been silent for 1 s");
         }
     }
+}
+
+#[test]
+fn a_process_that_does_not_get_on_is_named_with_where_the_others_wait() {
+    let mut job = Job::new(3);
+    let options: Vec<_> = (0..3)
+        .map(|process| JoinOptions { heartbeat: Heartbeat::within(SHORT), ..job.options(process, LONG) })
+        .collect();
+    let join = |options: JoinOptions| {
+        let index = options.process_index;
+        let job = Rendezvous::join(options).unwrap();
+        job.report(
+            move || if index == 1 { Progress { waits: false, ..at(4, "all-reduce") } } else { at(5, "all-reduce.3") },
+        );
+        let (sender, told) = mpsc::channel();
+        job.on_abort(move |abort| sender.send(abort.to_string()).unwrap());
+        told.recv_timeout(LONG).unwrap()
+    };
+    let told: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = options.into_iter().map(|options| scope.spawn(move || join(options))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(told, vec![told[0].clone(); 3]);
+    insta::assert_snapshot!(told[0], @"no progress for 1 s (the limit is --stall-timeout): process 1 (host-b) last entered step 4; process 0 (host-a), 2 (host-c) wait in all-reduce.3 of step 5");
+}
+
+#[test]
+fn a_process_that_gets_on_slowly_is_left_alone() {
+    let mut job = Job::new(2);
+    let heartbeat = Heartbeat::within(2 * SHORT);
+    let options = [0, 1].map(|process| JoinOptions { heartbeat, ..job.options(process, LONG) });
+    let threads = options.map(|options| {
+        thread::spawn(move || {
+            let job = Rendezvous::join(options).unwrap();
+            let start = Instant::now();
+            job.report(move || at(start.elapsed().as_millis() as u64 / 400, "all-reduce"));
+            thread::sleep(3 * SHORT);
+            job.shutdown(LONG).unwrap();
+        })
+    });
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn the_status_tells_of_all_processes_and_only_to_those_with_the_token() {
+    let mut job = Job::new(3);
+    job.token = Some("0123456789abcdef0123456789abcdef".parse().unwrap());
+    let metrics = listen("127.0.0.1:0").unwrap();
+    let metrics_address = metrics.local_addr().unwrap();
+    let first = JoinOptions {
+        metrics: Some(metrics),
+        expected_hosts: ["host-a", "host-b", "host-x"].map(str::to_owned).into(),
+        ..job.options(0, LONG)
+    };
+    let second = JoinOptions { slice: 1, ..job.options(1, LONG) };
+    let third = job.options(2, LONG);
+    let member = |options: JoinOptions| {
+        thread::spawn(move || {
+            let job = Rendezvous::join(options).unwrap();
+            job.report(|| at(7, "all-gather"));
+            job.get("end", LONG).unwrap();
+            job.shutdown(LONG).unwrap();
+        })
+    };
+    let early = [member(first), member(second)];
+    let status = job.wait_until(|status| status.count(ProcessState::Active) == 2);
+    assert_eq!((status.count(ProcessState::Pending), &*status.processes[2].host), (1, "host-x"));
+
+    let late = Rendezvous::join(third).unwrap();
+    late.report(|| at(5, "all-gather"));
+    let status = job.wait_until(|status| status.device_count == 6);
+    assert_eq!(status.job, JobId::of(job.token.as_ref()).to_string());
+    assert_eq!((status.step, status.slice_count, status.sent_bytes), (5, 2, 1900));
+    let mut http = TcpStream::connect(metrics_address).unwrap();
+    http.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut text = String::new();
+    http.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
+    for line in ["spmd_run_step 5", "spmd_run_devices 6", "spmd_run_process_step{process=\"0\",host=\"host-a\"} 7"] {
+        assert!(text.lines().any(|found| found == line), "no {line} in {text}");
+    }
+
+    let other = query_status(&job.address, Some(&JobToken::random().unwrap()), LONG).unwrap_err();
+    insta::assert_snapshot!(stable(other, &job.address), @"the coordinator at ADDRESS has another job token: SPMD_JOB_TOKEN must be the same for every process of a job");
+    late.put("end", b"").unwrap();
+    late.shutdown(LONG).unwrap();
+    early.into_iter().for_each(|member| member.join().unwrap());
+}
+
+#[test]
+fn metrics_are_bounded() {
+    let mut job = Job::new(1);
+    let metrics = listen("127.0.0.1:0").unwrap();
+    let address = metrics.local_addr().unwrap();
+    let member = Rendezvous::join(JoinOptions { metrics: Some(metrics), ..job.options(0, LONG) }).unwrap();
+    let ask = |request: &[u8]| {
+        let mut http = TcpStream::connect(address).unwrap();
+        let _ = http.write_all(request);
+        let mut answer = Vec::new();
+        let _ = http.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned()
+    };
+    assert_eq!(ask(b"GET /other HTTP/1.1\r\n\r\n"), "HTTP/1.1 404 Not Found");
+    assert_eq!(ask(b"POST /metrics HTTP/1.1\r\n\r\n"), "HTTP/1.1 405 Method Not Allowed");
+    // What is left unread may reset the connection before the answer is read.
+    assert!(["HTTP/1.1 431 Request Header Fields Too Large", ""].contains(&&*ask(&vec![b'x'; 1 << 20])));
+    // More than are answered at once, none of which says anything.
+    let silent: Vec<_> = (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
+    drop(silent);
+    assert_eq!(ask(b"GET /metrics HTTP/1.1\r\n\r\n"), "HTTP/1.1 200 OK");
+    member.shutdown(LONG).unwrap();
+}
+
+#[test]
+fn a_coordinator_on_all_addresses_has_both_families() {
+    let Ok(listener) = listen("[::]:0") else { return eprintln!("skipped: no IPv6") };
+    let port = listener.local_addr().unwrap().port();
+    let mut job = Job::new(3);
+    job.listener = Some(listener);
+    let mut options: Vec<_> = (0..3).map(|process| job.options(process, LONG)).collect();
+    options[1].coordinator = format!("127.0.0.1:{port}");
+    options[2].coordinator = format!("[::1]:{port}");
+    let threads =
+        options.into_iter().map(|options| thread::spawn(|| Rendezvous::join(options).unwrap().shutdown(LONG)));
+    let threads: Vec<_> = threads.collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap().unwrap());
 }
 
 #[test]
@@ -423,6 +592,9 @@ fn wrong_members_are_refused_and_the_right_ones_still_meet() {
         stable(Rendezvous::join(options).unwrap_err(), &address)
     };
     let token = refused(&|options| options.token = Some(JobToken::random().unwrap()));
+    let token = without_ids(&token);
+    insta::assert_snapshot!(token, @"the coordinator at ADDRESS is of job ID, this process belongs to job ID: another job has this port, or SPMD_JOB_TOKEN is not the same for every process");
+    let token = refused(&|options| options.token = Some("a short password".parse().unwrap()));
     insta::assert_snapshot!(token, @"the coordinator at ADDRESS has another job token: SPMD_JOB_TOKEN must be the same for every process of a job");
     let token = refused(&|options| options.token = None);
     insta::assert_snapshot!(token, @"the coordinator at ADDRESS has another job token: this process has none, set SPMD_JOB_TOKEN to the one of the job");
@@ -477,7 +649,7 @@ fn a_port_where_nobody_listens_is_named() {
     let mut options = job.options(1, Duration::from_millis(200));
     drop(job.listener.take());
     let error = Rendezvous::join(options).unwrap_err();
-    insta::assert_snapshot!(stable(error, &job.address), @"cannot reach ADDRESS: connection refused (tried for 200 ms)");
+    insta::assert_snapshot!(stable(error, &job.address), @"cannot reach ADDRESS: connection refused: the host is there, and nothing listens on this port: process 0 has not started or listens elsewhere; this address leads to this host itself, and to no other (tried for 200 ms)");
 
     options = job.options(1, Duration::from_secs(3));
     let address = job.address.replace("127.0.0.1", "localhost");

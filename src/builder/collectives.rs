@@ -7,7 +7,7 @@ use crate::hlo::shape;
 use crate::host_array::HostArray;
 use crate::mesh::Mesh;
 use crate::proto::op_sharding::Type;
-use crate::proto::{HloInstructionProto, OpSharding, SourceTarget};
+use crate::proto::{HloInstructionCommon, HloInstructionDetails, HloInstructionProto, OpSharding, SourceTarget};
 
 /// Marks a collective as one between partitions, as JAX does.
 const CHANNEL: i64 = 1;
@@ -39,11 +39,11 @@ impl Builder {
         let Some((mesh, _)) = self.groups("axis_index", &[axis]) else { return self.failed() };
         // The partitioner refuses the instruction where it is not clear whose place it is.
         let manual = OpSharding { r#type: Type::MANUAL.into(), ..OpSharding::default() };
-        let device = HloInstructionProto {
+        let device = HloInstructionProto::from(HloInstructionCommon {
             opcode: "partition-id".to_owned(),
             sharding: Some(manual).into(),
-            ..HloInstructionProto::default()
-        };
+            ..Default::default()
+        });
         let device = self.push(device, &[]).convert(DType::S32);
         let mut places = vec![0i32; mesh.device_count()];
         let inner: usize =
@@ -68,7 +68,8 @@ impl<'b> Op<'b> {
             return self.builder.failed();
         };
         let Some(reducer) = self.builder.reducer(opcode, dtype) else { return self.builder.failed() };
-        let reduce = HloInstructionProto { shape: self.shape().into(), ..collective("all-reduce", groups) };
+        let mut reduce = collective("all-reduce", groups);
+        reduce.shape = self.shape().into();
         self.builder.push_calling(reduce, &[self], &[reducer])
     }
 
@@ -108,11 +109,9 @@ impl<'b> Op<'b> {
         };
         let Some((_, groups)) = self.builder.groups("all-gather", axes) else { return self.builder.failed() };
         dims[dim] = dims[dim].saturating_mul(groups.first().map_or(1, Vec::len) as i64);
-        let gather = HloInstructionProto {
-            shape: Some(shape::array(dtype, &dims)).into(),
-            dimensions: vec![dim as i64],
-            ..collective("all-gather", groups)
-        };
+        let mut gather = collective("all-gather", groups);
+        gather.shape = Some(shape::array(dtype, &dims)).into();
+        gather.dimensions = vec![dim as i64];
         self.builder.push(gather, &[self])
     }
 
@@ -127,11 +126,9 @@ impl<'b> Op<'b> {
         let Some((_, groups)) = self.builder.groups("reduce-scatter", axes) else { return self.builder.failed() };
         dims[dim] /= groups.first().map_or(1, Vec::len) as i64;
         let Some(reducer) = self.builder.reducer("add", dtype) else { return self.builder.failed() };
-        let scatter = HloInstructionProto {
-            shape: Some(shape::array(dtype, &dims)).into(),
-            dimensions: vec![dim as i64],
-            ..collective("reduce-scatter", groups)
-        };
+        let mut scatter = collective("reduce-scatter", groups);
+        scatter.shape = Some(shape::array(dtype, &dims)).into();
+        scatter.dimensions = vec![dim as i64];
         self.builder.push_calling(scatter, &[self], &[reducer])
     }
 
@@ -145,12 +142,10 @@ impl<'b> Op<'b> {
         let Some(concat) = self.axis("all-to-all", concat) else { return self.builder.failed() };
         let Some((_, groups)) = self.builder.groups("all-to-all", axes) else { return self.builder.failed() };
         let parts = groups.first().map_or(1, Vec::len) as i64;
-        let exchange = HloInstructionProto {
-            shape: self.shape().into(),
-            dimensions: vec![split as i64],
-            use_global_device_ids: false,
-            ..collective("all-to-all", groups)
-        };
+        let mut exchange = collective("all-to-all", groups);
+        exchange.shape = self.shape().into();
+        exchange.dimensions = vec![split as i64];
+        exchange.details_mut().use_global_device_ids = false;
         let received = self.builder.push(exchange, &[self]);
         if split == concat || received.id.is_none() {
             return received;
@@ -184,24 +179,24 @@ impl<'b> Op<'b> {
                 source_target_pairs.push(SourceTarget { source, target, ..SourceTarget::default() });
             }
         }
-        let permute = HloInstructionProto {
+        let permute = HloInstructionProto::from(HloInstructionCommon {
             opcode: "collective-permute".to_owned(),
             shape: self.shape().into(),
             channel_id: CHANNEL,
-            source_target_pairs,
-            ..HloInstructionProto::default()
-        };
+            ..Default::default()
+        })
+        .with_details(HloInstructionDetails { source_target_pairs, ..Default::default() });
         self.builder.push(permute, &[self])
     }
 }
 
 fn collective(opcode: &str, groups: Vec<Vec<i64>>) -> HloInstructionProto {
-    let mut instruction = HloInstructionProto {
+    let mut instruction = HloInstructionProto::from(HloInstructionCommon {
         opcode: opcode.to_owned(),
         channel_id: CHANNEL,
-        use_global_device_ids: true,
-        ..HloInstructionProto::default()
-    };
+        ..Default::default()
+    })
+    .with_details(HloInstructionDetails { use_global_device_ids: true, ..Default::default() });
     set_replica_groups(&mut instruction, groups);
     instruction
 }

@@ -6,7 +6,7 @@ use crate::dtype::DType;
 use crate::hlo::literal::{self, DenseWriter, LiteralError, Scalar};
 use crate::hlo::shape;
 use crate::host_array::HostArray;
-use crate::proto::{HloInstructionProto, LiteralProto};
+use crate::proto::{HloInstructionCommon, HloInstructionProto, LiteralProto};
 
 impl Builder {
     /// A scalar of this type. It is an error if the type cannot hold the number: a fraction as an integer, 300 as `u8`.
@@ -53,12 +53,12 @@ impl Builder {
     pub fn iota(&self, dtype: DType, dims: &[i64], axis: i64) -> Op<'_> {
         match axis_of(axis, dims.len()) {
             Ok(axis) => {
-                let instruction = HloInstructionProto {
+                let instruction = HloInstructionProto::from(HloInstructionCommon {
                     opcode: "iota".to_owned(),
                     shape: Some(shape::array(dtype, dims)).into(),
                     dimensions: vec![axis as i64],
-                    ..HloInstructionProto::default()
-                };
+                    ..Default::default()
+                });
                 self.push(instruction, &[])
             }
             Err(message) => self.fail("iota", message),
@@ -73,12 +73,12 @@ impl Builder {
 
     #[track_caller]
     fn literal(&self, literal: LiteralProto) -> Op<'_> {
-        let instruction = HloInstructionProto {
+        let instruction = HloInstructionProto::from(HloInstructionCommon {
             opcode: "constant".to_owned(),
             shape: Some((*literal.shape).clone()).into(),
             literal: Some(literal).into(),
-            ..HloInstructionProto::default()
-        };
+            ..Default::default()
+        });
         self.push(instruction, &[])
     }
 }

@@ -2,7 +2,10 @@
 
 use super::elementwise::broadcast_dims;
 use super::{Builder, Op};
-use crate::proto::{ConvolutionDimensionNumbers, DotDimensionNumbers, HloInstructionProto, Window, WindowDimension};
+use crate::proto::{
+    ConvolutionDimensionNumbers, DotDimensionNumbers, HloInstructionCommon, HloInstructionDetails, HloInstructionProto,
+    Window, WindowDimension,
+};
 
 /// The dimensions that a dot product sums over, and those that both sides have in common, in pairs: as
 /// `jax.lax.DotDimensionNumbers`. The result has the batch dimensions, then the others of the left side, then those of
@@ -53,11 +56,11 @@ impl<'b> Op<'b> {
             rhs_batch_dimensions: dims.rhs_batch.clone(),
             ..DotDimensionNumbers::default()
         };
-        let dot = HloInstructionProto {
+        let dot = HloInstructionProto::from(HloInstructionCommon {
             opcode: "dot".to_owned(),
             dot_dimension_numbers: Some(numbers).into(),
-            ..HloInstructionProto::default()
-        };
+            ..Default::default()
+        });
         self.builder.push(dot, &[self, other])
     }
 
@@ -155,14 +158,13 @@ impl<'b> Op<'b> {
             output_spatial_dimensions: (1..last).collect(),
             ..ConvolutionDimensionNumbers::default()
         };
-        let convolution = HloInstructionProto {
-            opcode: "convolution".to_owned(),
+        let convolution = HloInstructionProto::new("convolution").with_details(HloInstructionDetails {
             window: Some(Window { dimensions: window.collect(), ..Window::default() }).into(),
             convolution_dimension_numbers: Some(numbers).into(),
             feature_group_count: options.feature_groups.max(1),
             batch_group_count: 1,
-            ..HloInstructionProto::default()
-        };
+            ..Default::default()
+        });
         self.builder.push(convolution, &[self, kernel])
     }
 }

@@ -6,17 +6,17 @@ use super::graph::{OpId, Scope};
 use super::{Builder, Op};
 use crate::dtype::DType;
 use crate::hlo::shape;
-use crate::proto::{HloInstructionProto, ShapeProto};
+use crate::proto::{HloInstructionCommon, HloInstructionProto, ShapeProto};
 
 impl<'b> Op<'b> {
     /// An element of a tuple.
     #[track_caller]
     pub fn element(self, index: usize) -> Op<'b> {
-        let element = HloInstructionProto {
+        let element = HloInstructionProto::from(HloInstructionCommon {
             opcode: "get-tuple-element".to_owned(),
             tuple_index: index as i64,
-            ..HloInstructionProto::default()
-        };
+            ..Default::default()
+        });
         self.builder.push(element, &[self])
     }
 
@@ -34,7 +34,7 @@ impl Builder {
     /// Several values as one.
     #[track_caller]
     pub fn tuple<'b>(&'b self, elements: &[Op<'b>]) -> Op<'b> {
-        self.push(HloInstructionProto { opcode: "tuple".to_owned(), ..HloInstructionProto::default() }, elements)
+        self.push(HloInstructionProto::new("tuple"), elements)
     }
 
     /// A loop over a state of several arrays, as `jax.lax.while_loop`: while `condition` of the state is true, `body`
@@ -90,7 +90,7 @@ impl Builder {
         self.graph().widen(checks, state_shape);
         let outer = captures.iter().map(|&(outer, _)| Op { builder: self, id: Some(outer) });
         let start = self.tuple(&init.iter().copied().chain(outer).collect::<Vec<_>>());
-        let instruction = HloInstructionProto { opcode: "while".to_owned(), ..HloInstructionProto::default() };
+        let instruction = HloInstructionProto::new("while");
         self.push_calling(instruction, &[start], &[steps, checks]).elements(count)
     }
 
@@ -131,7 +131,7 @@ impl Builder {
         let count = left.as_ref().map_or(0, |(_, count)| *count);
         let (Some((left, _)), Some((right, _))) = (left, right) else { return vec![self.failed(); count] };
         let operands = [predicate, self.tuple(&left), self.tuple(&right)];
-        let instruction = HloInstructionProto { opcode: "conditional".to_owned(), ..HloInstructionProto::default() };
+        let instruction = HloInstructionProto::new("conditional");
         self.push_calling(instruction, &operands, &[yes, no]).elements(count)
     }
 
@@ -172,11 +172,11 @@ impl Builder {
         let parameter = graph.argument(shape::tuple(shapes.to_vec()), location);
         let mut state = Vec::with_capacity(shapes.len());
         for index in 0..shapes.len() {
-            let element = HloInstructionProto {
+            let element = HloInstructionProto::from(HloInstructionCommon {
                 opcode: "get-tuple-element".to_owned(),
                 tuple_index: index as i64,
-                ..HloInstructionProto::default()
-            };
+                ..Default::default()
+            });
             let parameter = parameter.clone();
             state.push(parameter.and_then(|parameter| graph.push(element, &[parameter], &[], location)));
         }
@@ -212,5 +212,5 @@ impl Builder {
 }
 
 fn tuple() -> HloInstructionProto {
-    HloInstructionProto { opcode: "tuple".to_owned(), ..HloInstructionProto::default() }
+    HloInstructionProto::new("tuple")
 }

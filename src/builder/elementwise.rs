@@ -3,7 +3,7 @@
 use super::{Op, Operand};
 use crate::dtype::DType;
 use crate::hlo::shape;
-use crate::proto::HloInstructionProto;
+use crate::proto::{HloInstructionCommon, HloInstructionDetails, HloInstructionProto};
 
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident $opcode:literal;)*) => {
@@ -127,7 +127,7 @@ comparisons! {
 impl<'b> Op<'b> {
     #[track_caller]
     pub(super) fn unary(self, opcode: &str) -> Op<'b> {
-        let instruction = HloInstructionProto { opcode: opcode.to_owned(), ..HloInstructionProto::default() };
+        let instruction = HloInstructionProto::new(opcode);
         self.builder.push(instruction, &[self])
     }
 
@@ -135,18 +135,15 @@ impl<'b> Op<'b> {
     #[track_caller]
     pub(super) fn binary(self, opcode: &str, other: impl Into<Operand<'b>>) -> Op<'b> {
         let Some((left, right)) = self.alike(opcode, other.into()) else { return self.builder.failed() };
-        let instruction = HloInstructionProto { opcode: opcode.to_owned(), ..HloInstructionProto::default() };
+        let instruction = HloInstructionProto::new(opcode);
         self.builder.push(instruction, &[left, right])
     }
 
     #[track_caller]
     fn compare(self, direction: &str, other: Operand<'b>) -> Op<'b> {
         let Some((left, right)) = self.alike("compare", other) else { return self.builder.failed() };
-        let instruction = HloInstructionProto {
-            opcode: "compare".to_owned(),
-            comparison_direction: direction.to_owned(),
-            ..HloInstructionProto::default()
-        };
+        let instruction = HloInstructionProto::new("compare")
+            .with_details(HloInstructionDetails { comparison_direction: direction.to_owned(), ..Default::default() });
         self.builder.push(instruction, &[left, right])
     }
 
@@ -195,7 +192,7 @@ impl<'b> Op<'b> {
             return self.builder.fail("select", message);
         };
         let operands = [self, on_true, on_false].map(|operand| operand.broadcast_to(&common));
-        self.builder.push(HloInstructionProto { opcode: "select".to_owned(), ..Default::default() }, &operands)
+        self.builder.push(HloInstructionProto::new("select"), &operands)
     }
 
     /// The value kept between two bounds.
@@ -222,11 +219,11 @@ impl<'b> Op<'b> {
         if own == dtype {
             return self;
         }
-        let instruction = HloInstructionProto {
+        let instruction = HloInstructionProto::from(HloInstructionCommon {
             opcode: opcode.to_owned(),
             shape: Some(shape::array(dtype, &dims)).into(),
-            ..HloInstructionProto::default()
-        };
+            ..Default::default()
+        });
         self.builder.push(instruction, &[self])
     }
 }

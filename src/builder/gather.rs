@@ -3,7 +3,7 @@
 use super::Op;
 use crate::dtype::DType;
 use crate::hlo::shape;
-use crate::proto::{GatherDimensionNumbers, HloInstructionProto, ScatterDimensionNumbers};
+use crate::proto::{GatherDimensionNumbers, HloInstructionDetails, HloInstructionProto, ScatterDimensionNumbers};
 
 /// Which dimensions of a gather's operand, indices and result belong together: XLA's `GatherDimensionNumbers`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,12 +71,11 @@ impl<'b> Op<'b> {
             start_indices_batching_dims,
             ..GatherDimensionNumbers::default()
         };
-        let gather = HloInstructionProto {
-            opcode: "gather".to_owned(),
+        let gather = HloInstructionProto::new("gather").with_details(HloInstructionDetails {
             gather_dimension_numbers: Some(numbers).into(),
             gather_slice_sizes: sizes.to_vec(),
-            ..HloInstructionProto::default()
-        };
+            ..Default::default()
+        });
         self.builder.push(gather, &[self, indices])
     }
 
@@ -127,11 +126,10 @@ impl<'b> Op<'b> {
             scatter_indices_batching_dims,
             ..ScatterDimensionNumbers::default()
         };
-        let scatter = HloInstructionProto {
-            opcode: "scatter".to_owned(),
+        let scatter = HloInstructionProto::new("scatter").with_details(HloInstructionDetails {
             scatter_dimension_numbers: Some(numbers).into(),
-            ..HloInstructionProto::default()
-        };
+            ..Default::default()
+        });
         self.builder.push_calling(scatter, &[self, indices, updates], &[function])
     }
 

@@ -6,7 +6,10 @@ use std::panic::Location;
 use super::BuildError;
 use crate::hlo::{infer_shape, shape, verify_instruction};
 use crate::mesh::Mesh;
-use crate::proto::{HloComputationProto, HloInstructionProto, OpMetadata, OpSharding, ProgramShapeProto, ShapeProto};
+use crate::proto::{
+    HloComputationProto, HloInstructionCommon, HloInstructionProto, OpMetadata, OpSharding, ProgramShapeProto,
+    ShapeProto,
+};
 
 /// Where an instruction is: the program itself is computation 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -148,7 +151,8 @@ impl Graph {
         if computation != 0 {
             return Err(format!("'{name}' must be made outside of loops, branches and other functions"));
         }
-        let instruction = HloInstructionProto { sharding: sharding.into(), ..parameter(shape) };
+        let mut instruction = parameter(shape);
+        instruction.sharding = sharding.into();
         let numbered = self.numbered(computation, instruction);
         self.insert(computation, name, numbered, &[], &[], location)
     }
@@ -160,10 +164,10 @@ impl Graph {
         self.insert(computation, "argument", numbered, &[], &[], location)
     }
 
-    fn numbered(&self, computation: u32, instruction: HloInstructionProto) -> HloInstructionProto {
+    fn numbered(&self, computation: u32, mut instruction: HloInstructionProto) -> HloInstructionProto {
         let others = &self.computations[computation as usize].proto.instructions;
-        let parameter_number = others.iter().filter(|other| other.opcode == "parameter").count() as i64;
-        HloInstructionProto { parameter_number, ..instruction }
+        instruction.parameter_number = others.iter().filter(|other| other.opcode == "parameter").count() as i64;
+        instruction
     }
 
     /// Adds an instruction to the current computation.
@@ -237,12 +241,12 @@ impl Graph {
             return Ok(known);
         }
         if instruction.opcode == "constant" {
-            let copy = HloInstructionProto {
+            let copy = HloInstructionProto::from(HloInstructionCommon {
                 opcode: "constant".to_owned(),
                 shape: instruction.shape.clone(),
                 literal: instruction.literal.clone(),
-                ..HloInstructionProto::default()
-            };
+                ..Default::default()
+            });
             let copied = self.insert(here, "constant", copy, &[], &[], location)?;
             self.computations[here as usize].constants.insert(id, copied);
             return Ok(copied);
@@ -276,11 +280,11 @@ impl Graph {
         if let Some(parameter) = body.proto.instructions.first_mut() {
             parameter.shape.get_or_insert_default().tuple_shapes.push(shape);
         }
-        let element = HloInstructionProto {
+        let element = HloInstructionProto::from(HloInstructionCommon {
             opcode: "get-tuple-element".to_owned(),
             tuple_index: index as i64,
-            ..HloInstructionProto::default()
-        };
+            ..Default::default()
+        });
         let parameter = OpId { computation, index: 0 };
         let inner = self.insert(computation, "captured", element, &[parameter], &[], location)?;
         self.computations[computation as usize].captures.push((outer, inner));
@@ -335,14 +339,14 @@ impl Graph {
     pub fn with_results(&self, results: &[OpId]) -> (Vec<HloComputationProto>, Vec<(i64, i64)>) {
         let mut entry = self.computations[0].proto.clone();
         let shapes: Vec<ShapeProto> = results.iter().map(|&id| (*self.instruction(id).shape).clone()).collect();
-        let root = HloInstructionProto {
+        let root = HloInstructionProto::from(HloInstructionCommon {
             name: format!("results.{}", self.next_name + 1),
             opcode: "tuple".to_owned(),
             shape: Some(shape::tuple(shapes)).into(),
             id: entry.id << 32 | entry.instructions.len() as i64,
             operand_ids: results.iter().map(|&id| self.instruction(id).id).collect(),
-            ..HloInstructionProto::default()
-        };
+            ..Default::default()
+        });
         entry.root_id = root.id;
         entry.program_shape = Some(program_shape(&entry.instructions, (*root.shape).clone())).into();
         entry.instructions.push(root);
@@ -393,7 +397,7 @@ impl Graph {
 }
 
 fn parameter(shape: ShapeProto) -> HloInstructionProto {
-    HloInstructionProto { opcode: "parameter".to_owned(), shape: Some(shape).into(), ..HloInstructionProto::default() }
+    HloInstructionCommon { opcode: "parameter".to_owned(), shape: Some(shape).into(), ..Default::default() }.into()
 }
 
 fn program_shape(instructions: &[HloInstructionProto], result: ShapeProto) -> ProgramShapeProto {

@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use super::{Builder, Op, Operand};
 use crate::hlo::shape;
-use crate::proto::hlo_instruction_proto::SliceDimensions;
+use crate::proto::hlo_instruction_details::SliceDimensions;
 use crate::proto::padding_config::PaddingConfigDimension;
-use crate::proto::{HloInstructionProto, PaddingConfig, ShapeProto};
+use crate::proto::{HloInstructionCommon, HloInstructionDetails, HloInstructionProto, PaddingConfig, ShapeProto};
 
 fn instruction(opcode: &str, shape: Option<ShapeProto>, dimensions: Vec<i64>) -> HloInstructionProto {
-    HloInstructionProto { opcode: opcode.to_owned(), shape: shape.into(), dimensions, ..HloInstructionProto::default() }
+    HloInstructionCommon { opcode: opcode.to_owned(), shape: shape.into(), dimensions, ..Default::default() }.into()
 }
 
 impl<'b> Op<'b> {
@@ -146,10 +146,8 @@ impl<'b> Op<'b> {
         if sizes == dims {
             return self;
         }
-        let slice = HloInstructionProto {
-            slice_dimensions,
-            ..instruction("slice", Some(shape::array(dtype, &sizes)), Vec::new())
-        };
+        let slice = instruction("slice", Some(shape::array(dtype, &sizes)), Vec::new())
+            .with_details(HloInstructionDetails { slice_dimensions, ..Default::default() });
         self.builder.push(slice, &[self])
     }
 
@@ -192,10 +190,8 @@ impl<'b> Op<'b> {
     #[track_caller]
     pub fn dynamic_slice(self, starts: &[Op<'b>], sizes: &[i64]) -> Op<'b> {
         let Some((dtype, _)) = self.array("dynamic-slice") else { return self.builder.failed() };
-        let slice = HloInstructionProto {
-            dynamic_slice_sizes: sizes.to_vec(),
-            ..instruction("dynamic-slice", Some(shape::array(dtype, sizes)), Vec::new())
-        };
+        let slice = instruction("dynamic-slice", Some(shape::array(dtype, sizes)), Vec::new())
+            .with_details(HloInstructionDetails { dynamic_slice_sizes: sizes.to_vec(), ..Default::default() });
         self.builder.push(slice, &[&[self], starts].concat())
     }
 
@@ -220,7 +216,8 @@ impl<'b> Op<'b> {
             ..PaddingConfigDimension::default()
         };
         let config = PaddingConfig { dimensions: padding.iter().map(dimension).collect(), ..PaddingConfig::default() };
-        let pad = HloInstructionProto { padding_config: Some(config).into(), ..instruction("pad", None, Vec::new()) };
+        let pad = instruction("pad", None, Vec::new())
+            .with_details(HloInstructionDetails { padding_config: Some(config).into(), ..Default::default() });
         self.builder.push(pad, &[self, value])
     }
 

@@ -7,7 +7,9 @@ use super::{Builder, Op, Operand};
 use crate::dtype::DType;
 use crate::hlo::shape;
 use crate::mesh::Mesh;
-use crate::proto::{HloInstructionProto, ShapeProto, Window, WindowDimension};
+use crate::proto::{
+    HloInstructionCommon, HloInstructionDetails, HloInstructionProto, ShapeProto, Window, WindowDimension,
+};
 
 impl Builder {
     /// Builds a computation of its own, whose result is what `body` makes of its arguments; `None` if that fails.
@@ -73,7 +75,11 @@ impl<'b> Op<'b> {
         };
         let Some(reducer) = self.builder.reducer(opcode, dtype) else { return self.builder.failed() };
         let init = self.builder.scalar(dtype, init);
-        let reduce = HloInstructionProto { opcode: "reduce".to_owned(), dimensions: axes, ..Default::default() };
+        let reduce = HloInstructionProto::from(HloInstructionCommon {
+            opcode: "reduce".to_owned(),
+            dimensions: axes,
+            ..Default::default()
+        });
         self.builder.push_calling(reduce, &[self, init], &[reducer])
     }
 
@@ -145,7 +151,11 @@ impl<'b> Op<'b> {
         let function = self.builder.function("reducer", &scalars, None, |pair| combine(pair[0], pair[1]));
         let Some(function) = function else { return self.builder.failed() };
         let init = self.builder.scalar(dtype, init);
-        let reduce = HloInstructionProto { opcode: "reduce".to_owned(), dimensions: axes, ..Default::default() };
+        let reduce = HloInstructionProto::from(HloInstructionCommon {
+            opcode: "reduce".to_owned(),
+            dimensions: axes,
+            ..Default::default()
+        });
         self.builder.push_calling(reduce, &[self, init], &[function])
     }
 
@@ -179,11 +189,8 @@ impl<'b> Op<'b> {
             ..WindowDimension::default()
         };
         let window = Window { dimensions: (0..dims.len()).map(dimension).collect(), ..Window::default() };
-        let instruction = HloInstructionProto {
-            opcode: "reduce-window".to_owned(),
-            window: Some(window).into(),
-            ..HloInstructionProto::default()
-        };
+        let instruction = HloInstructionProto::new("reduce-window")
+            .with_details(HloInstructionDetails { window: Some(window).into(), ..Default::default() });
         self.builder.push_calling(instruction, &[self, init], &[function])
     }
 
@@ -220,11 +227,11 @@ impl<'b> Op<'b> {
         let Some(function) = function else { return builder.failed() };
         let indices = builder.iota(DType::S32, &dims, axis as i64);
         let init = [builder.scalar(dtype, limit(dtype, false)), builder.scalar(DType::S32, 0)];
-        let reduce = HloInstructionProto {
+        let reduce = HloInstructionProto::from(HloInstructionCommon {
             opcode: "reduce".to_owned(),
             dimensions: vec![axis as i64],
-            ..HloInstructionProto::default()
-        };
+            ..Default::default()
+        });
         builder.push_calling(reduce, &[self, indices, init[0], init[1]], &[function]).element(1)
     }
 }

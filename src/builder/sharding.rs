@@ -4,7 +4,7 @@ use super::{Builder, Op};
 use crate::hlo::shape;
 use crate::mesh::{Mesh, NamedSharding, PartitionSpec};
 use crate::proto::op_sharding::Type;
-use crate::proto::{HloInstructionProto, OpSharding, ShapeProto};
+use crate::proto::{HloInstructionCommon, HloInstructionDetails, HloInstructionProto, OpSharding, ShapeProto};
 
 impl<'b> Op<'b> {
     /// The value, which then lies on the devices as `sharding` says: `jax.lax.with_sharding_constraint`. As a result of the
@@ -23,13 +23,13 @@ impl<'b> Op<'b> {
 
     #[track_caller]
     pub(super) fn resharded(self, target: &str, shape: Option<ShapeProto>, sharding: OpSharding) -> Op<'b> {
-        let call = HloInstructionProto {
+        let call = HloInstructionProto::from(HloInstructionCommon {
             opcode: "custom-call".to_owned(),
-            custom_call_target: target.to_owned(),
             shape: shape.into(),
             sharding: Some(sharding).into(),
-            ..HloInstructionProto::default()
-        };
+            ..Default::default()
+        })
+        .with_details(HloInstructionDetails { custom_call_target: target.to_owned(), ..Default::default() });
         self.builder.push(call, &[self])
     }
 }
@@ -95,7 +95,7 @@ impl Builder {
             self.fail("shard_map", format!("there are {} specs for {results} results", result_specs.len()));
             return failed();
         }
-        let call = HloInstructionProto { opcode: "call".to_owned(), ..HloInstructionProto::default() };
+        let call = HloInstructionProto::new("call");
         let made = self.push_calling(call, &parts, &[function]);
         let mut wholes = Vec::with_capacity(results);
         for (index, spec) in result_specs.iter().enumerate() {

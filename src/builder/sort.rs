@@ -3,7 +3,7 @@
 use super::{Builder, Op};
 use crate::dtype::DType;
 use crate::hlo::shape;
-use crate::proto::{HloInstructionProto, ShapeProto};
+use crate::proto::{HloInstructionCommon, HloInstructionDetails, HloInstructionProto, ShapeProto};
 
 impl<'b> Op<'b> {
     /// The elements in ascending order along an axis; NaN is beyond the infinities.
@@ -25,12 +25,11 @@ impl<'b> Op<'b> {
 #[track_caller]
 fn total_less<'b>(left: Op<'b>, right: Op<'b>) -> Op<'b> {
     let is_float = matches!(left.dtype(), DType::F16 | DType::BF16 | DType::F32 | DType::F64);
-    let compare = HloInstructionProto {
-        opcode: "compare".to_owned(),
+    let compare = HloInstructionProto::new("compare").with_details(HloInstructionDetails {
         comparison_direction: "LT".to_owned(),
         comparison_type: if is_float { "TOTALORDER".to_owned() } else { String::new() },
-        ..HloInstructionProto::default()
-    };
+        ..Default::default()
+    });
     left.builder.push(compare, &[left, right])
 }
 
@@ -46,12 +45,12 @@ impl Builder {
             scalars.extend([shape::scalar(array.dtype()), shape::scalar(array.dtype())]);
         }
         let Some(function) = self.function("less", &scalars, None, less) else { return failed() };
-        let sort = HloInstructionProto {
+        let sort = HloInstructionProto::from(HloInstructionCommon {
             opcode: "sort".to_owned(),
             dimensions: vec![axis as i64],
-            is_stable: true,
-            ..HloInstructionProto::default()
-        };
+            ..Default::default()
+        })
+        .with_details(HloInstructionDetails { is_stable: true, ..Default::default() });
         let sorted = self.push_calling(sort, arrays, &[function]);
         if arrays.len() == 1 { vec![sorted] } else { sorted.elements(arrays.len()) }
     }

@@ -9,10 +9,11 @@ use clap::{Args, ValueEnum};
 use spmd_run::cluster::{self, Detected, Environment};
 use spmd_run::launch::{self, ControllerEnv, LocalJob, Settings};
 use spmd_run::plugins;
-use spmd_run::rendezvous::{self, Abort, JobToken, JoinError, JoinOptions};
-use spmd_run::runtime::{self, DataPlaneOptions, World};
+use spmd_run::rendezvous::{Abort, Heartbeat, JobToken, JoinError, JoinOptions};
+use spmd_run::runtime::{self, DataPlaneOptions, Fact, World};
 use spmd_run::transport::mesh::Choice;
 
+use super::control::ControlOptions;
 use super::mpi::{self, Meeting, Session};
 use super::{Failure, exit};
 
@@ -55,13 +56,16 @@ pub struct JobOptions {
     #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds, allow_negative_numbers = true)]
     pub rendezvous_timeout: Duration,
 
-    /// Seconds that a process waits for the others in a collective or at a barrier
+    /// Seconds that a process waits for the others in a collective or at a barrier, or may be silent
     #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds, allow_negative_numbers = true)]
     pub stall_timeout: Duration,
 
     /// Seconds until the whole job must have ended
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
+
+    #[command(flatten)]
+    control: ControlOptions,
 
     #[command(flatten)]
     later: LaterOptions,
@@ -163,7 +167,8 @@ impl JobOptions {
         let mut environment = settings.to_env();
         if let (Some(coordinator), Some(index), Some(count)) = (&self.coordinator, self.process_id, self.processes) {
             environment.extend(ControllerEnv::place(coordinator, index, count));
-            environment.extend(self.token()?.map(|token| (JobToken::VARIABLE, token.reveal().into())));
+            let token = job_token(self.token_file.as_deref())?;
+            environment.extend(token.map(|token| (JobToken::VARIABLE, token.reveal().into())));
         }
         Ok(environment)
     }
@@ -173,7 +178,7 @@ impl JobOptions {
         self.refuse_later_options()?;
         if let Some(environment) = ControllerEnv::from_env().map_err(Failure::wrong_usage)? {
             let ControllerEnv { coordinator, listener, process_index, process_count, token } = environment;
-            if process_count == 1 {
+            if process_count == 1 && !self.control.is_watched() {
                 return Ok(Role::Controller(Membership::Alone));
             }
             if let Some(processes) = self.processes.filter(|&processes| processes != process_count) {
@@ -181,11 +186,11 @@ impl JobOptions {
                     "-n {processes}: the launcher started {process_count} processes: leave -n out"
                 )));
             }
-            return Ok(Role::Controller(Membership::Launched(JoinOptions {
+            return Ok(Role::Controller(Membership::Launched(self.control.watch(JoinOptions {
                 host_coordinator: listener,
                 token,
-                ..JoinOptions::new(coordinator, process_index, process_count, self.rendezvous_timeout)
-            })));
+                ..self.join_options(coordinator, process_index, process_count)
+            })?)));
         }
         if let (Some(coordinator), Some(process_index), Some(process_count)) =
             (&self.coordinator, self.process_id, self.processes)
@@ -195,14 +200,15 @@ impl JobOptions {
                     "--transport mpi: MPI knows which process this is: leave --process-id and -n out, and start with mpirun",
                 ));
             }
+            let token = job_token(self.token_file.as_deref())?;
             let host_coordinator =
-                if process_index == 0 { Some(rendezvous::listen(coordinator).map_err(join_failure)?) } else { None };
+                if process_index == 0 { Some(self.control.listen(coordinator, token.is_some())?) } else { None };
             let options = JoinOptions {
                 host_coordinator,
-                token: self.token()?,
-                ..JoinOptions::new(coordinator.clone(), process_index, process_count, self.rendezvous_timeout)
+                token,
+                ..self.join_options(coordinator.clone(), process_index, process_count)
             };
-            return Ok(Role::Controller(Membership::ByHand(options, None)));
+            return Ok(Role::Controller(Membership::ByHand(self.control.watch(options)?, None)));
         }
         let detected = match self.cluster {
             Cluster::Auto => cluster::detect(&Environment::of_process()).map_err(Failure::wrong_usage)?,
@@ -267,16 +273,22 @@ impl JobOptions {
             detected.coordinator = Ok(coordinator.clone());
         }
         let is_given = self.coordinator.is_some();
-        let token = self.token()?.or(detected.token.take());
+        let token = job_token(self.token_file.as_deref())?.or(detected.token.take());
         let Meeting { host_coordinator, token, session } =
             mpi::meet(&mut detected, is_given, self.transport == Transport::Mpi, token)?;
         let coordinator = detected.coordinator.clone().map_err(|reason| {
             Failure::usage(format!("{scheduler} started this process, {reason}: give --coordinator HOST:PORT"))
         })?;
+        if detected.local.is_some() && !detected.on_one_host() && runtime::is_loopback(&coordinator) {
+            return Err(Failure::usage(format!(
+                "the coordinator {coordinator} is a loopback address, which leads every host to itself, and {scheduler} \
+                 started processes on several: give the address of process 0's host"
+            )));
+        }
         let host_coordinator = match (host_coordinator, process_index) {
             (None, 0) => {
                 let is_shared = token.is_some() && !detected.on_one_host();
-                Some(runtime::listen_for_peers(&coordinator, is_shared).map_err(join_failure)?)
+                Some(self.control.listen(&coordinator, is_shared)?)
             }
             (listener, _) => listener,
         };
@@ -288,9 +300,11 @@ impl JobOptions {
         let options = JoinOptions {
             host_coordinator,
             token,
-            ..JoinOptions::new(coordinator, process_index, process_count, self.rendezvous_timeout)
+            slice: detected.slice.map_or(0, |slice| slice.index),
+            expected_hosts: detected.hosts,
+            ..self.join_options(coordinator, process_index, process_count)
         };
-        Ok(Membership::ByHand(options, session))
+        Ok(Membership::ByHand(self.control.watch(options)?, session))
     }
 
     fn mesh_choice(&self) -> Choice {
@@ -301,13 +315,19 @@ impl JobOptions {
         }
     }
 
-    fn token(&self) -> Result<Option<JobToken>, Failure> {
-        let Some(file) = &self.token_file else {
-            return ControllerEnv::token_from_env().map_err(Failure::wrong_usage);
-        };
-        let in_file = |error: &dyn std::fmt::Display| Failure::usage(format!("{}: {error}", file.display()));
-        let text = std::fs::read_to_string(file).map_err(|error| in_file(&error))?;
-        Ok(Some(text.parse().map_err(|error| in_file(&error))?))
+    /// The options on which processes must agree, as facts for [`World::agree`].
+    pub fn facts(&self) -> Vec<Fact> {
+        let transport = self.transport.to_possible_value().map(|value| value.get_name().to_owned());
+        let devices = self.devices_per_process.map_or_else(|| "as the program says".to_owned(), |it| it.to_string());
+        vec![("--transport".to_owned(), transport.unwrap_or_default()), ("--devices-per-process".to_owned(), devices)]
+    }
+
+    /// What a process says when it joins, as far as the options go.
+    fn join_options(&self, coordinator: String, process_index: u32, process_count: u32) -> JoinOptions {
+        JoinOptions {
+            heartbeat: Heartbeat::within(self.stall_timeout),
+            ..JoinOptions::new(coordinator, process_index, process_count, self.rendezvous_timeout)
+        }
     }
 
     fn refuse_later_options(&self) -> Result<(), Failure> {
@@ -344,8 +364,9 @@ impl Membership {
             Membership::Launched(options) => (options, true, None),
             Membership::ByHand(options, session) => (options, false, session),
         };
+        let bind = job.control.address()?;
         let (world, mut data_plane) =
-            runtime::join(options, job.stall_timeout, job.mesh_choice()).map_err(join_failure)?;
+            runtime::join(options, bind, job.stall_timeout, job.mesh_choice()).map_err(join_failure)?;
         if let Some(session) = &session {
             data_plane.transport = mpi::carrier(session);
         }
@@ -395,6 +416,16 @@ fn advice(outcome: &launch::Outcome) -> &'static str {
     }
 }
 
+/// The job's secret, from a file or the environment.
+pub(super) fn job_token(file: Option<&Path>) -> Result<Option<JobToken>, Failure> {
+    let Some(file) = file else {
+        return ControllerEnv::token_from_env().map_err(Failure::wrong_usage);
+    };
+    let in_file = |error: &dyn std::fmt::Display| Failure::usage(format!("{}: {error}", file.display()));
+    let text = std::fs::read_to_string(file).map_err(|error| in_file(&error))?;
+    Ok(Some(text.parse().map_err(|error| in_file(&error))?))
+}
+
 pub(super) fn join_failure(error: JoinError) -> Failure {
     match error {
         JoinError::Options(_) => Failure::wrong_usage(error),
@@ -417,7 +448,7 @@ const GRACE: Duration = Duration::from_secs(1);
 fn leave_when_aborted(world: &World, launched: bool) {
     let this = world.process_index();
     world.on_abort(move |abort| {
-        if abort.process_index == Some(this) {
+        if abort.reported && abort.process_index == Some(this) {
             return;
         }
         let failure = of_other(abort, this, launched);

@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand, each parsing its options and calling into the library.
 
 mod bench;
+mod control;
 mod devices;
 mod doctor;
 mod exec;
@@ -13,6 +14,7 @@ mod plugin;
 mod program;
 mod report;
 mod run;
+mod status;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
@@ -49,6 +51,8 @@ enum Command {
     Bench(bench::Options),
     /// Show what this process sees of schedulers, plugins, chips, networks and limits, and what to change
     Doctor(doctor::Options),
+    /// Show how running jobs are doing: processes, steps, bytes moved
+    Status(status::Options),
     /// List known PJRT plugins, or install one
     Plugin(plugin::Options),
 }
@@ -60,8 +64,8 @@ enum Format {
     Json,
 }
 
-const COMMANDS: [&str; 8] = ["run", "exec", "devices", "inspect", "bench", "doctor", "plugin", "help"];
-const NOT_YET: [&str; 2] = ["status", "coordinator"];
+const COMMANDS: [&str; 9] = ["run", "exec", "devices", "inspect", "bench", "doctor", "status", "plugin", "help"];
+const NOT_YET: [&str; 1] = ["coordinator"];
 
 /// Parses the arguments, runs the command and turns a failure into its message and exit code.
 pub fn main() -> u8 {
@@ -89,6 +93,7 @@ pub fn main() -> u8 {
         Command::Inspect(options) => inspect::main(options),
         Command::Bench(options) => bench::main(options),
         Command::Doctor(options) => doctor::main(&options),
+        Command::Status(options) => status::main(options),
         Command::Plugin(options) => plugin::main(options),
     };
     match outcome {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use spmd_run::hlo::{HloModule, Program};
+use spmd_run::hlo::{self, HloModule, Program};
 use spmd_run::host_array::Fill;
 use spmd_run::plugins;
 use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Runtime, RuntimeError, StepTimes, World};
@@ -111,7 +111,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
     };
     options.job.run(Some(&options.program.program), check, |world, data_plane| {
         let bytes = options.program.read()?;
-        same_program(&world, &bytes)?;
+        options.same_job(&world, &bytes)?;
         let mine = match world.process_index() {
             0 => {
                 options.check_files()?;
@@ -123,25 +123,6 @@ pub fn main(options: Options) -> Result<u8, Failure> {
     })
 }
 
-/// Checks that all processes were given the same file.
-fn same_program(world: &World, program: &[u8]) -> Result<(), Failure> {
-    let fingerprint = *blake3::hash(program).as_bytes();
-    let fingerprints = world.all_gather("program file", fingerprint).map_err(RuntimeError::from)?;
-    let others: Vec<String> = fingerprints
-        .iter()
-        .enumerate()
-        .filter(|(_, other)| Some(*other) != fingerprints.first())
-        .map(|(index, _)| index.to_string())
-        .collect();
-    if others.is_empty() {
-        return Ok(());
-    }
-    Err(Failure::program(anyhow::anyhow!(
-        "the program files differ: process {} has another one than process 0",
-        others.join(", ")
-    )))
-}
-
 impl Options {
     fn check_usage(&self) -> Result<(), Failure> {
         let stdout = ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].map(Path::new);
@@ -151,6 +132,34 @@ impl Options {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// Checks that all processes were given the same program, and the same options of those that count on each.
+    fn same_job(&self, world: &World, program: &[u8]) -> Result<(), Failure> {
+        const PROGRAM: &str = "program";
+        let hash = blake3::hash(program).to_hex();
+        let mut facts = vec![(PROGRAM.to_owned(), format!("{} bytes, BLAKE3 {}", program.len(), &hash[..16]))];
+        facts.extend(self.job.facts());
+        let disagreement = match world.agree("job", &facts) {
+            Err(RuntimeError::Disagreement(disagreement)) => disagreement,
+            outcome => return Ok(outcome?),
+        };
+        if !disagreement.facts.iter().any(|fact| fact == PROGRAM) {
+            return Err(Failure::peer(disagreement));
+        }
+        let other = disagreement.process_index;
+        let theirs: Vec<u8> =
+            world.from_process(other, "another program", || Ok::<_, RuntimeError>(program.to_vec()))?;
+        let difference = world.from_first("difference", || {
+            Ok::<_, RuntimeError>(match (hlo::load(program, ""), hlo::load(&theirs, "")) {
+                (Ok(first), Ok(second)) => match hlo::first_difference(&first, &second) {
+                    Some(difference) => format!("the first difference of process 0 and {other} is {difference}"),
+                    None => "they differ in how they are written down only".to_owned(),
+                },
+                (Err(error), _) | (_, Err(error)) => format!("one of them cannot be read: {error}"),
+            })
+        })?;
+        Err(Failure::peer(anyhow::anyhow!("{disagreement}\n{difference}")))
     }
 
     /// Checks that files can be read and written, before any work is done for them.
@@ -212,7 +221,8 @@ impl Options {
             return Ok(0);
         }
 
-        let arrays = self.inputs(executable.parameters(), plan.replicas as usize)?;
+        let (arrays, facts) = self.inputs(executable.parameters(), plan.replicas as usize)?;
+        runtime.world().agree("arguments", &facts)?;
         let mut arguments = executable.load(&arrays)?;
         drop(arrays);
         executable.run_steps(&mut arguments, steps.warmup as usize)?;

@@ -33,6 +33,7 @@ pub(super) fn detect(environment: &Environment) -> Result<Option<Detected>, Clus
         process_count: None,
         local: None,
         slice: None,
+        hosts: Vec::new(),
         coordinator,
         token: None,
         speaks_mpi: false,

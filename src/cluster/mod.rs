@@ -79,6 +79,8 @@ pub struct Detected {
     pub local: Option<Part>,
     /// This process's slice among those of the job.
     pub slice: Option<Part>,
+    /// The hosts of all processes, by index, where the environment tells them; else empty.
+    pub hosts: Vec<String>,
     /// Where the coordinator listens, as `HOST:PORT`, or why that cannot be told.
     pub coordinator: Result<String, String>,
     /// A secret that the scheduler made for this job and gave to its processes only.
@@ -120,6 +122,7 @@ impl Detected {
             process_count: Some(place.count),
             local: None,
             slice: None,
+            hosts: Vec::new(),
             coordinator,
             token: None,
             speaks_mpi: false,

@@ -32,7 +32,7 @@ pub(super) fn detect_gke(environment: &Environment) -> Result<Option<Detected>, 
         return Err(wrong(set, &hosts.join(","), "it must be a list of hosts"));
     }
     let worker = Part::new(environment, scheduler, (WORKER, worker), (set, hosts.len() as u32))?;
-    place(environment, scheduler, worker, hosts[0], |name| Ok(environment.get(name).map(str::to_owned))).map(Some)
+    place(environment, scheduler, worker, &hosts, |name| Ok(environment.get(name).map(str::to_owned))).map(Some)
 }
 
 /// The metadata server is only asked on a machine with TPU chips, or when a variable tells where it is.
@@ -54,7 +54,7 @@ pub(super) fn detect_gce(environment: &Environment) -> Result<Option<Detected>, 
     }
     let of_metadata = metadata.attribute("tpu-env")?.unwrap_or_default();
     let value = |name: &str| environment.get(name).or_else(|| tpu_env(&of_metadata, name)).map(str::to_owned);
-    place(environment, Scheduler::GceTpu, worker, hosts[0], |name| Ok(value(name))).map(Some)
+    place(environment, Scheduler::GceTpu, worker, &hosts, |name| Ok(value(name))).map(Some)
 }
 
 /// `value` looks up what tells about several slices.
@@ -62,7 +62,7 @@ fn place(
     environment: &Environment,
     scheduler: Scheduler,
     worker: Part,
-    first_host: &str,
+    hosts: &[&str],
     value: impl Fn(&'static str) -> Result<Option<String>, ClusterError>,
 ) -> Result<Detected, ClusterError> {
     let number = |name: &'static str| match value(name)? {
@@ -93,14 +93,17 @@ fn place(
             let (present, absent) = (SLICES, COORDINATOR);
             return Err(ClusterError::Missing { scheduler, present, value, absent, advice: ADVICE });
         }
-        None => port::host_of(first_host).to_owned(),
+        None => port::host_of(hosts[0]).to_owned(),
     };
     let too_many = || contradiction(SLICES, slice.count.to_string(), "the job has more processes than can be counted");
     let count = worker.count.checked_mul(slice.count).ok_or_else(too_many)?;
     let place = Part { index: slice.index * worker.count + worker.index, count };
     let coordinator = Ok(port::join(&coordinator, port::chosen_or(environment, PORT)?));
     let several = (slice.count > 1).then_some(slice);
-    Ok(Detected { slice: several, ..Detected::new(scheduler, place, coordinator) })
+    // Each slice knows its own hosts only.
+    let hosts = if several.is_none() { hosts } else { &[] };
+    let hosts = hosts.iter().map(|host| port::host_of(host).to_owned()).collect();
+    Ok(Detected { slice: several, hosts, ..Detected::new(scheduler, place, coordinator) })
 }
 
 /// The address in `HOST` or in the older `NAME:ID:ADDRESS`.
@@ -145,12 +148,14 @@ mod tests {
         insta::assert_snapshot!(detected, @"GKE TPU: process 1 of 2, coordinator 10.164.0.2:8482");
         let detected = gke(&[(WORKER, "0"), (ADDRESSES, "t-0:8471,t-1:8471"), (HOST_NAMES, "x")]).unwrap().unwrap();
         insta::assert_snapshot!(detected, @"GKE TPU: process 0 of 2, coordinator t-0:8482");
+        assert_eq!(detected.hosts, ["t-0", "t-1"]);
         assert_eq!(gke(&[(WORKER, "0"), (HOST_NAMES, "localhost")]).unwrap().unwrap().process_count, Some(1));
         assert!(gke(&[(WORKER, "0")]).unwrap().is_none());
     }
 
     #[test]
     fn slices_come_one_after_the_other() {
+        assert!(gke(&SLICED).unwrap().unwrap().hosts.is_empty());
         insta::assert_snapshot!(gke(&SLICED).unwrap().unwrap(), @"GKE TPU: process 3 of 4, slice 1 of 2, coordinator job-0-0.job:8482");
     }
 

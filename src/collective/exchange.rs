@@ -1,4 +1,5 @@
 use std::io::IoSlice;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::transport::{Receive, Segment, Tag, Transport, TransportError, Wait};
@@ -40,6 +41,8 @@ pub(super) struct Exchange<'a> {
     pub id: InstanceId,
     pub digest: u64,
     pub deadline: Instant,
+    /// Counts the bytes that are sent.
+    pub sent: &'a AtomicU64,
     pub judge: &'a (dyn Fn(u32, &Tag) -> Option<String> + 'a),
 }
 
@@ -55,6 +58,8 @@ impl<'a> Exchange<'a> {
 
     pub fn send(&self, to: u32, step: u32, data: &[IoSlice<'_>]) -> Result<(), TransportError> {
         let tag = self.id.tag(self.digest, step);
+        let bytes: usize = data.iter().map(|slice| slice.len()).sum();
+        self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
         self.waiting_for(to, |wait| self.transport()?.send(to, tag, data, wait))
     }
 

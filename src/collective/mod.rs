@@ -24,7 +24,7 @@ mod scratch;
 mod spec;
 
 pub use buffer::{Input, Output};
-pub use engine::{Communicator, Limits, ProgramCollectives};
+pub use engine::{Communicator, Limits, Position, ProgramCollectives};
 pub use error::CollectiveError;
 pub use group::World;
 pub use repeat::Repeated;

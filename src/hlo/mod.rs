@@ -27,6 +27,7 @@
 
 mod attr;
 mod dead_code;
+mod difference;
 pub mod groups;
 mod infer;
 pub mod literal;
@@ -39,6 +40,7 @@ mod source;
 mod verify;
 
 pub use dead_code::remove_dead_code;
+pub use difference::{Difference, first_difference};
 pub(crate) use infer::infer_shape;
 pub(crate) use load::decode;
 pub use load::{Form, LoadError, load, load_with_form};

@@ -2,50 +2,98 @@
 //!
 //! A compiler that crashes takes the controller with it, and so does the system when memory runs out. So a controller
 //! notes what it does in a page of memory that the launcher gave it; that costs no system call, also not at every step.
+//! Without a launcher the page is the controller's own, which its signs of life tell of.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// The longest text, in bytes.
-const TEXT: usize = 500;
-
 /// The shared memory. The launcher's architecture is the controller's.
 #[repr(C)]
 struct Page {
     /// The number of the step that runs, from 1; 0 outside steps.
     step: AtomicU64,
-    length: AtomicU16,
-    text: [AtomicU8; TEXT],
+    phase: Text<500>,
+    collective: Text<128>,
 }
 
-static PAGE: OnceLock<&Page> = OnceLock::new();
+/// A text that one thread writes. Whoever reads it meanwhile may find it empty.
+#[repr(C)]
+struct Text<const N: usize> {
+    length: AtomicU16,
+    bytes: [AtomicU8; N],
+}
 
-/// Says what this process does from now on, as in `compiling 'main'`. Does nothing in a process without a launcher.
+/// What a process is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Phase {
+    /// As in `compiling 'main'`; empty if it has said nothing.
+    pub text: String,
+    /// The step that it entered last, from 1; 0 before the first.
+    pub step: u64,
+    /// The collective that it entered last.
+    pub collective: String,
+}
+
+static OWN: Page = Page { step: AtomicU64::new(0), phase: Text::new(), collective: Text::new() };
+static SHARED: OnceLock<&Page> = OnceLock::new();
+
+fn page() -> &'static Page {
+    SHARED.get().copied().unwrap_or(&OWN)
+}
+
+/// Says what this process does from now on, as in `compiling 'main'`.
 pub fn enter(phase: &str) {
-    if let Some(page) = PAGE.get() {
-        page.enter(phase);
-    }
+    page().enter(phase);
 }
 
 /// Says which step of the phase begins, from 1.
 pub fn step(number: u64) {
-    if let Some(page) = PAGE.get() {
-        page.step.store(number, Ordering::Relaxed);
-    }
+    page().step.store(number, Ordering::Relaxed);
+}
+
+/// Says which collective of the step begins. One thread at a time.
+pub fn collective(name: &str) {
+    page().collective.write(name);
+}
+
+/// What this process has said last.
+pub fn now() -> Phase {
+    page().read()
 }
 
 /// Uses the launcher's memory for this process from now on.
 pub(super) fn share(memory: OwnedFd) -> io::Result<()> {
     let page = Page::map(memory)?;
-    PAGE.get_or_init(|| page);
+    SHARED.get_or_init(|| page);
     Ok(())
+}
+
+impl<const N: usize> Text<N> {
+    const fn new() -> Self {
+        Self { length: AtomicU16::new(0), bytes: [const { AtomicU8::new(0) }; N] }
+    }
+
+    fn write(&self, text: &str) {
+        self.length.store(0, Ordering::Relaxed);
+        let mut length = 0;
+        for (stored, byte) in self.bytes.iter().zip(text.bytes()) {
+            stored.store(byte, Ordering::Relaxed);
+            length += 1;
+        }
+        self.length.store(length, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> String {
+        let length = usize::from(self.length.load(Ordering::Relaxed));
+        let bytes: Vec<u8> = self.bytes.iter().take(length).map(|byte| byte.load(Ordering::Relaxed)).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
 }
 
 impl Page {
@@ -70,46 +118,47 @@ impl Page {
     }
 
     fn enter(&self, phase: &str) {
-        self.length.store(0, Ordering::Relaxed);
+        self.phase.write("");
         self.step.store(0, Ordering::Relaxed);
-        let mut length = 0;
-        for (stored, byte) in self.text.iter().zip(phase.bytes()) {
-            stored.store(byte, Ordering::Relaxed);
-            length += 1;
-        }
-        self.length.store(length, Ordering::Relaxed);
+        self.collective.write("");
+        self.phase.write(phase);
+    }
+
+    fn read(&self) -> Phase {
+        let step = self.step.load(Ordering::Relaxed);
+        Phase { text: self.phase.read(), step, collective: self.collective.read() }
     }
 }
 
 /// The launcher's end.
-pub(super) struct Memory(File);
+pub(super) struct Memory {
+    file: File,
+    page: &'static Page,
+}
 
 impl Memory {
     pub(super) fn create() -> io::Result<Self> {
-        let memory = File::from(rustix::fs::memfd_create("spmd-run phase", MemfdFlags::CLOEXEC)?);
-        memory.set_len(size_of::<Page>() as u64)?;
-        Ok(Self(memory))
+        let file = File::from(rustix::fs::memfd_create("spmd-run phase", MemfdFlags::CLOEXEC)?);
+        file.set_len(size_of::<Page>() as u64)?;
+        let page = Page::map(file.try_clone()?.into())?;
+        Ok(Self { file, page })
     }
 
     /// What the controller did last; `None` if it has said nothing.
     pub(super) fn read(&self) -> Option<String> {
-        let mut bytes = [0; size_of::<Page>()];
-        self.0.read_exact_at(&mut bytes, 0).ok()?;
-        let (step, rest) = bytes.split_first_chunk()?;
-        let (length, text) = rest.split_first_chunk()?;
-        let text = text.get(..usize::from(u16::from_ne_bytes(*length)))?;
-        let text = String::from_utf8_lossy(text);
-        match u64::from_ne_bytes(*step) {
+        let Phase { text, step, collective } = self.page.read();
+        match step {
             _ if text.is_empty() => None,
-            0 => Some(text.into_owned()),
-            step => Some(format!("{text}, step {step}")),
+            0 => Some(text),
+            step if collective.is_empty() => Some(format!("{text}, step {step}")),
+            step => Some(format!("{text}, last in {collective}, step {step}")),
         }
     }
 }
 
 impl AsFd for Memory {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.file.as_fd()
     }
 }
 
@@ -126,8 +175,10 @@ mod tests {
         assert_eq!(memory.read().unwrap(), "compiling 'main'");
         page.step.store(7, Ordering::Relaxed);
         assert_eq!(memory.read().unwrap(), "compiling 'main', step 7");
-        page.enter(&"x".repeat(TEXT + 1));
-        assert_eq!(memory.read().unwrap(), "x".repeat(TEXT));
+        page.collective.write("all-reduce.3");
+        assert_eq!(memory.read().unwrap(), "compiling 'main', last in all-reduce.3, step 7");
+        page.enter(&"x".repeat(1000));
+        assert_eq!(memory.read().unwrap(), "x".repeat(500));
         let other = File::from(rustix::fs::memfd_create("other", MemfdFlags::CLOEXEC).unwrap());
         assert!(Page::map(other.into()).is_err());
     }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -12,9 +13,11 @@ use super::connect::{Connection, JOIN_CALL, connect, own_address};
 use super::coordinator::{Coordinator, CoordinatorOptions};
 use super::error::{JoinError, RendezvousError};
 use super::handshake::Key;
+use super::progress::Progress;
+use super::reach::is_cut_off;
 use super::report::{Abort, Seconds};
-use super::wire::{Body, Decoder, MAX_NAME, Request, Response, encode_head};
-use super::{Heartbeat, JoinOptions, MAX_VALUE_BYTES};
+use super::wire::{Body, Decoder, MAX_NAME, Request, Response, encode_head, split_contributions};
+use super::{Heartbeat, JobId, JoinOptions, MAX_VALUE_BYTES};
 
 /// How much longer than its own limit a call waits for the coordinator to say that the limit is over.
 const ANSWER_MARGIN: Duration = Duration::from_secs(10);
@@ -67,9 +70,13 @@ impl Rendezvous {
                     listener,
                     CoordinatorOptions {
                         key: Key::new(options.token.as_ref()),
+                        job: JobId::of(options.token.as_ref()),
                         process_count,
                         version: options.version.clone(),
-                        heartbeat: options.heartbeat,
+                        heartbeat: options.heartbeat.among(process_count),
+                        expected_hosts: std::mem::take(&mut options.expected_hosts),
+                        metrics: options.metrics.take(),
+                        live: options.live,
                     },
                 )?)
             }
@@ -82,6 +89,7 @@ impl Rendezvous {
         let link = Arc::new(Link {
             writer: Mutex::new(stream.try_clone().map_err(failed)?),
             closer: stream.try_clone().map_err(failed)?,
+            report: Mutex::new(Box::new(Progress::default)),
             calls: Mutex::new(Calls {
                 next: JOIN_CALL + 1,
                 waiting: HashMap::new(),
@@ -108,8 +116,9 @@ impl Rendezvous {
         };
         let left = deadline.saturating_duration_since(Instant::now()) + ANSWER_MARGIN;
         match rendezvous.link.answer(JOIN_CALL, &welcome, left) {
-            Ok((Response::Welcome { hosts }, _)) => {
-                rendezvous.hosts = hosts;
+            Ok((Response::Welcome, hosts)) => {
+                rendezvous.hosts =
+                    postcard::from_bytes(&hosts).map_err(|_| JoinError::Refused(OUT_OF_TURN.to_owned()))?;
                 Ok(rendezvous)
             }
             Ok((Response::TimedOut(missing), _)) => Err(JoinError::TimedOut(missing)),
@@ -172,7 +181,7 @@ impl Rendezvous {
     /// Waits until all processes have contributed under this name, and returns all contributions by process index.
     pub fn all_gather(&self, name: &str, value: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>, RendezvousError> {
         match self.call(Request::AllGather { name: named("name", name)?, timeout }, value, timeout)? {
-            (Response::Gathered { lengths }, all) => split(&all, &lengths).ok_or_else(out_of_turn),
+            (Response::Gathered, all) => split_contributions(&all).ok_or_else(out_of_turn),
             (other, _) => Err(unmet(other)),
         }
     }
@@ -205,6 +214,12 @@ impl Rendezvous {
             }
             Some(_) => {}
         }
+    }
+
+    /// Has every sign of life of this process say how far it is, by this function. It is called on the thread that reads
+    /// from the coordinator, and should return soon.
+    pub fn report(&self, progress: impl Fn() -> Progress + Send + 'static) {
+        *lock(&self.link.report) = Box::new(progress);
     }
 
     /// Leaves the job in order: waits until all processes are done; process 0 leaves last.
@@ -266,6 +281,8 @@ struct Link {
     writer: Mutex<TcpStream>,
     /// The same socket, to shut down without the writer's lock.
     closer: TcpStream,
+    /// What signs of life tell.
+    report: Mutex<Box<dyn Fn() -> Progress + Send>>,
     calls: Mutex<Calls>,
 }
 
@@ -343,8 +360,7 @@ impl Link {
 
     /// Hands answers to their callers and sends signs of life, until the connection ends.
     fn read_all(&self, mut stream: TcpStream, mut decoder: Decoder, heartbeat: Heartbeat, address: &str) {
-        let beat = encode_head(0, &Request::Heartbeat, 0).unwrap_or_default();
-        let silences = heartbeat.limit.as_millis().div_ceil(heartbeat.interval.as_millis().max(1));
+        let silences = heartbeat.beats();
         let mut silent = 0;
         let mut last_beat = Instant::now();
         let mut chunk = vec![0; CHUNK];
@@ -357,6 +373,8 @@ impl Link {
                 }
             }
             if last_beat.elapsed() >= heartbeat.interval {
+                let progress = lock(&self.report)();
+                let beat = encode_head(0, &Request::Heartbeat(progress), 0).unwrap_or_default();
                 // Whoever holds the lock is writing, which is a sign of life as well.
                 if let Ok(mut writer) = self.writer.try_lock()
                     && writer.write_all(&beat).is_err()
@@ -375,8 +393,15 @@ impl Link {
                 // must not take that for the coordinator's silence.
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                     silent += 1;
+                    if is_cut_off(stream.as_fd()) {
+                        break "its host cannot be reached any more".to_owned();
+                    }
+                    if silent == silences.div_ceil(2) {
+                        let waited = Seconds(heartbeat.interval.saturating_mul(silent));
+                        tracing::warn!("process 0, which hosts the coordinator, has been silent for {waited}");
+                    }
                     if silent >= silences {
-                        break format!("no heartbeat for {}", Seconds(heartbeat.limit));
+                        break format!("it has been silent for {}", Seconds(heartbeat.limit));
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -431,17 +456,6 @@ fn named(what: &str, name: &str) -> Result<String, RendezvousError> {
         )));
     }
     Ok(name.to_owned())
-}
-
-fn split(all: &[u8], lengths: &[u64]) -> Option<Vec<Vec<u8>>> {
-    let mut rest = all;
-    let mut parts = Vec::with_capacity(lengths.len());
-    for length in lengths {
-        let (part, others) = rest.split_at_checked(usize::try_from(*length).ok()?)?;
-        parts.push(part.to_vec());
-        rest = others;
-    }
-    rest.is_empty().then_some(parts)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -5,10 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, T
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use super::handshake::{HELLO_LENGTH, Hellos, Key, MARK_LENGTH, VERDICT_LENGTH, hello, is_marked, version};
+use super::handshake::{HELLO_LENGTH, Hellos, Key, MARK_LENGTH, VERDICT_LENGTH, hello, is_marked, job, version};
 use super::report::Seconds;
+use super::status::JobStatus;
 use super::wire::{Decoder, Frame, Join, LIMITS, PROTOCOL, Request, Response};
-use super::{Heartbeat, JoinError, JoinOptions};
+use super::{Heartbeat, JobId, JobToken, JoinError, JoinOptions};
 
 /// The call number of the first request, which is answered when all have joined.
 pub const JOIN_CALL: u64 = 1;
@@ -52,32 +53,63 @@ pub struct Connection {
 
 /// Connects, proves the token and joins; tries again while the coordinator may not be there yet.
 pub fn connect(options: &JoinOptions, address: &str, deadline: Instant) -> Result<Connection, JoinError> {
-    check_address(address)?;
-    let key = Key::new(options.token.as_ref());
-    let started = Instant::now();
-    let mut pause = FIRST_PAUSE;
-    let mut next_line = started;
-    loop {
-        let failure = match attempt(options, address, &key, deadline) {
-            Ok(connection) => return Ok(connection),
-            Err(Failure::Final(error)) => return Err(error),
-            Err(Failure::Passing(failure)) => failure,
-        };
-        let now = Instant::now();
-        if now + pause >= deadline {
-            return Err(failure.into_error(address, options.timeout));
-        }
-        if now >= next_line {
-            tracing::info!(
-                "{}, trying for {} more",
-                failure.text(address),
-                Seconds(Duration::from_secs((deadline - now).as_secs()))
-            );
-            next_line = now + WAITING_LINE;
-        }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(LONGEST_PAUSE);
+    let dial = Dial {
+        address,
+        token: options.token.as_ref(),
+        job: JobId::of(options.token.as_ref()),
+        timeout: options.timeout,
+        deadline,
+        is_patient: true,
+    };
+    let join = || {
+        Request::Join(Join {
+            version: options.version.clone(),
+            process_index: options.process_index,
+            process_count: options.process_count,
+            host: options.host.chars().take(MAX_HOST).collect(),
+            slice: options.slice,
+            timeout: dial.left(),
+        })
+    };
+    let Answered { stream, decoder, answer } = dial.call(&join)?;
+    match answer.message {
+        Response::Accepted(heartbeat) => Ok(Connection { stream, decoder, heartbeat, address: address.to_owned() }),
+        Response::Refused(reason) => Err(JoinError::Refused(reason)),
+        _ => Err(JoinError::NotACoordinator(address.to_owned())),
     }
+}
+
+/// Asks a coordinator how its job is doing.
+///
+/// `token` is the job's; without one only a loopback address is allowed. Neither is tried again.
+pub fn query_status(address: &str, token: Option<&JobToken>, timeout: Duration) -> Result<JobStatus, JoinError> {
+    let deadline = Instant::now() + timeout.min(Duration::from_secs(3600));
+    let dial = Dial { address, token, job: JobId::default(), timeout, deadline, is_patient: false };
+    let Answered { answer, .. } = dial.call(&|| Request::Status)?;
+    match answer.message {
+        Response::Value => postcard::from_bytes(&answer.body).ok(),
+        _ => None,
+    }
+    .ok_or_else(|| JoinError::NotACoordinator(address.to_owned()))
+}
+
+/// How a coordinator is reached.
+struct Dial<'a> {
+    address: &'a str,
+    token: Option<&'a JobToken>,
+    job: JobId,
+    /// What the deadline was made of, for messages.
+    timeout: Duration,
+    deadline: Instant,
+    /// Whether it is tried again while the coordinator may not be there yet.
+    is_patient: bool,
+}
+
+/// A coordinator that knows the token, and its answer to the first request.
+struct Answered {
+    stream: TcpStream,
+    decoder: Decoder,
+    answer: Frame<Response>,
 }
 
 enum Failure {
@@ -151,27 +183,110 @@ fn host_of(address: &str) -> &str {
     address.rsplit_once(':').map_or(address, |(host, _)| host)
 }
 
-fn attempt(options: &JoinOptions, address: &str, key: &Key, deadline: Instant) -> Result<Connection, Failure> {
-    let left = || deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-    let resolved = resolve(address, left()).map_err(|reason| Failure::Passing(Passing::Unresolved { reason }))?;
-    if options.token.is_none() && resolved.iter().any(|address| !address.ip().is_loopback()) {
-        return Err(Failure::Final(JoinError::TokenNeeded(address.to_owned())));
-    }
-    let mut failure = Passing::Unresolved { reason: "it has no address".to_owned() };
-    for at in resolved {
-        let passing = |error: io::Error| Passing::Unreachable { at: Some(at), reason: plain_reason(&error) };
-        match TcpStream::connect_timeout(&at, left().min(ATTEMPT_LIMIT)) {
-            Err(error) => failure = passing(error),
-            Ok(mut stream) => match enter(&mut stream, options, address, key, deadline) {
-                Ok((decoder, heartbeat)) => {
-                    return Ok(Connection { stream, decoder, heartbeat, address: address.to_owned() });
-                }
-                Err(EnterError::Io(error)) => failure = passing(error),
-                Err(EnterError::Final(error)) => return Err(Failure::Final(error)),
-            },
+impl Dial<'_> {
+    /// Connects, proves the token, and sends the first request.
+    fn call(&self, request: &dyn Fn() -> Request) -> Result<Answered, JoinError> {
+        check_address(self.address)?;
+        let started = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        let mut next_line = started;
+        loop {
+            let failure = match self.attempt(request) {
+                Ok(answered) => return Ok(answered),
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Passing(failure)) => failure,
+            };
+            let now = Instant::now();
+            if !self.is_patient {
+                return Err(failure.into_error(self.address, started.elapsed()));
+            }
+            if now + pause >= self.deadline {
+                return Err(failure.into_error(self.address, self.timeout));
+            }
+            if now >= next_line {
+                let left = Duration::from_secs((self.deadline - now).as_secs());
+                tracing::info!("{}, trying for {} more", failure.text(self.address), Seconds(left));
+                next_line = now + WAITING_LINE;
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
-    Err(Failure::Passing(failure))
+
+    fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+    }
+
+    fn attempt(&self, request: &dyn Fn() -> Request) -> Result<Answered, Failure> {
+        let resolved =
+            resolve(self.address, self.left()).map_err(|reason| Failure::Passing(Passing::Unresolved { reason }))?;
+        if self.token.is_none() && resolved.iter().any(|address| !address.ip().is_loopback()) {
+            return Err(Failure::Final(JoinError::TokenNeeded(self.address.to_owned())));
+        }
+        let mut failure = Passing::Unresolved { reason: "it has no address".to_owned() };
+        for at in resolved {
+            let passing = |error: io::Error| Passing::Unreachable { at: Some(at), reason: plain_reason(&error, at) };
+            match TcpStream::connect_timeout(&at, self.left().min(ATTEMPT_LIMIT)) {
+                Err(error) => failure = passing(error),
+                Ok(stream) => match self.enter(stream, request) {
+                    Ok(answered) => return Ok(answered),
+                    Err(EnterError::Io(error)) => failure = passing(error),
+                    Err(EnterError::Final(error)) => return Err(Failure::Final(error)),
+                },
+            }
+        }
+        Err(Failure::Passing(failure))
+    }
+
+    fn enter(&self, mut stream: TcpStream, request: &dyn Fn() -> Request) -> Result<Answered, EnterError> {
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(self.left()))?;
+        stream.set_read_timeout(Some(self.left()))?;
+        self.prove(&mut stream)?;
+        stream.write_all(&Frame::new(JOIN_CALL, request()).head().map_err(io::Error::other)?)?;
+        let mut decoder = Decoder::new(LIMITS);
+        let mut chunk = [0; 4096];
+        loop {
+            if let Some(answer) = decoder.next().map_err(io::Error::other)? {
+                return Ok(Answered { stream, decoder, answer });
+            }
+            match stream.read(&mut chunk)? {
+                0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                count => decoder.push(&chunk[..count]),
+            }
+        }
+    }
+
+    /// The handshake.
+    fn prove(&self, stream: &mut TcpStream) -> Result<(), EnterError> {
+        let address = || self.address.to_owned();
+        let peer = hello(self.job)?;
+        stream.write_all(&peer)?;
+        let mut coordinator = [0; HELLO_LENGTH];
+        let (mark, rest) = coordinator.split_at_mut(MARK_LENGTH);
+        stream.read_exact(mark)?;
+        if !is_marked(mark) {
+            return Err(EnterError::Final(JoinError::NotACoordinator(address())));
+        }
+        stream.read_exact(rest)?;
+        let theirs = version(&coordinator);
+        if theirs != PROTOCOL {
+            return Err(EnterError::Final(JoinError::Protocol { address: address(), ours: PROTOCOL, theirs }));
+        }
+        let (ours, theirs) = (self.job, job(&coordinator));
+        if ours.differs_from(theirs) {
+            return Err(EnterError::Final(JoinError::OtherJob { address: address(), ours, theirs }));
+        }
+        let key = Key::new(self.token);
+        let hellos = Hellos { peer, coordinator };
+        stream.write_all(&key.peer_proof(&hellos))?;
+        let mut verdict = [0; VERDICT_LENGTH];
+        stream.read_exact(&mut verdict)?;
+        if !key.accepts_coordinator(&hellos, verdict) {
+            return Err(EnterError::Final(JoinError::Token { address: address(), had_token: self.token.is_some() }));
+        }
+        Ok(())
+    }
 }
 
 /// Resolves a name without waiting longer than a limit, which the system's resolver cannot promise.
@@ -197,16 +312,22 @@ fn resolve(address: &str, limit: Duration) -> Result<Vec<SocketAddr>, String> {
     }
 }
 
-fn plain_reason(error: &io::Error) -> String {
+fn plain_reason(error: &io::Error, at: SocketAddr) -> String {
     match error.kind() {
-        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
-        io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
-            "it closed the connection".to_owned()
+        io::ErrorKind::ConnectionRefused => {
+            let refused = "connection refused: the host is there, and nothing listens on this port: process 0 has not started or \
+                           listens elsewhere";
+            let to_itself = "; this address leads to this host itself, and to no other";
+            return if at.ip().is_loopback() { format!("{refused}{to_itself}") } else { refused.to_owned() };
         }
-        io::ErrorKind::TimedOut => "connection timed out".to_owned(),
-        io::ErrorKind::WouldBlock => "it accepts connections but does not answer".to_owned(),
-        _ => error.to_string(),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
+            "it closed the connection"
+        }
+        io::ErrorKind::TimedOut => "no answer at all: the address is wrong, the host is down or a firewall is in between",
+        io::ErrorKind::WouldBlock => "it accepts connections but does not answer",
+        _ => return error.to_string(),
     }
+    .to_owned()
 }
 
 enum EnterError {
@@ -217,65 +338,6 @@ enum EnterError {
 impl From<io::Error> for EnterError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
-    }
-}
-
-fn enter(
-    stream: &mut TcpStream,
-    options: &JoinOptions,
-    address: &str,
-    key: &Key,
-    deadline: Instant,
-) -> Result<(Decoder, Heartbeat), EnterError> {
-    let left = || deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-    stream.set_nodelay(true)?;
-    stream.set_write_timeout(Some(left()))?;
-    stream.set_read_timeout(Some(left()))?;
-
-    let peer = hello()?;
-    stream.write_all(&peer)?;
-    let mut coordinator = [0; HELLO_LENGTH];
-    let (mark, rest) = coordinator.split_at_mut(MARK_LENGTH);
-    stream.read_exact(mark)?;
-    if !is_marked(mark) {
-        return Err(EnterError::Final(JoinError::NotACoordinator(address.to_owned())));
-    }
-    stream.read_exact(rest)?;
-    let theirs = version(&coordinator);
-    if theirs != PROTOCOL {
-        let address = address.to_owned();
-        return Err(EnterError::Final(JoinError::Protocol { address, ours: PROTOCOL, theirs }));
-    }
-    let hellos = Hellos { peer, coordinator };
-    stream.write_all(&key.peer_proof(&hellos))?;
-    let mut verdict = [0; VERDICT_LENGTH];
-    stream.read_exact(&mut verdict)?;
-    if !key.accepts_coordinator(&hellos, verdict) {
-        let (address, had_token) = (address.to_owned(), options.token.is_some());
-        return Err(EnterError::Final(JoinError::Token { address, had_token }));
-    }
-
-    let join = Join {
-        version: options.version.clone(),
-        process_index: options.process_index,
-        process_count: options.process_count,
-        host: options.host.chars().take(MAX_HOST).collect(),
-        timeout: left(),
-    };
-    stream.write_all(&Frame::new(JOIN_CALL, Request::Join(join)).head().map_err(io::Error::other)?)?;
-    let mut decoder = Decoder::new(LIMITS);
-    let mut chunk = [0; 4096];
-    loop {
-        match decoder.next::<Response>().map_err(io::Error::other)?.map(|frame| frame.message) {
-            Some(Response::Accepted(heartbeat)) => return Ok((decoder, heartbeat)),
-            Some(Response::Refused(reason)) => return Err(EnterError::Final(JoinError::Refused(reason))),
-            Some(_) => return Err(io::Error::other("it answers out of turn").into()),
-            None => {}
-        }
-        match stream.read(&mut chunk)? {
-            0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-            count => decoder.push(&chunk[..count]),
-        }
     }
 }
 

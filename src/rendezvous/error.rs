@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use super::report::{Abort, Missing, Seconds};
+use super::token::JobId;
 
 /// Why a process could not join its job.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +27,11 @@ pub enum JoinError {
         source: io::Error,
     },
     /// The coordinator's host name has no address.
-    #[error("cannot find the coordinator's host '{host}': {reason} (tried for {})", Seconds(*.waited))]
+    #[error(
+        "cannot find the coordinator's host '{host}': {reason} (tried for {}): check its spelling; under Kubernetes the \
+         pods need a headless service that publishes addresses which are not ready",
+        Seconds(*.waited)
+    )]
     Resolve {
         /// The name.
         host: String,
@@ -61,6 +66,19 @@ pub enum JoinError {
         /// The coordinator's version.
         theirs: u16,
     },
+    /// Another job's coordinator listens there.
+    #[error(
+        "the coordinator at {address} is of job {theirs}, this process belongs to job {ours}: another job has this port, \
+         or SPMD_JOB_TOKEN is not the same for every process"
+    )]
+    OtherJob {
+        /// The coordinator's address.
+        address: String,
+        /// This process's job.
+        ours: JobId,
+        /// The coordinator's job.
+        theirs: JobId,
+    },
     /// One of the two does not know the other's token.
     #[error("the coordinator at {address} has another job token: {}", token_advice(*.had_token))]
     Token {
@@ -68,6 +86,19 @@ pub enum JoinError {
         address: String,
         /// Whether this process has a token.
         had_token: bool,
+    },
+    /// Process 0 may not open as many connections as the job has processes.
+    #[error(
+        "a job of {process_count} processes needs {needed} open files in process 0, which may have {limit}: raise the \
+         limit there (ulimit -n)"
+    )]
+    OpenFiles {
+        /// The job's processes.
+        process_count: u32,
+        /// What the coordinator needs.
+        needed: u64,
+        /// What it may have.
+        limit: u64,
     },
     /// The coordinator does not accept this process.
     #[error("{0}")]

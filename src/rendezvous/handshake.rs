@@ -1,13 +1,13 @@
 //! The mutual proof of the job token, before anything else is read.
 //!
-//! Peer and coordinator each send a hello: a fixed mark, the protocol's version and a random challenge. The peer then
-//! sends a keyed hash of both hellos, the coordinator a verdict and its own keyed hash. Each hash also covers who made
-//! it, so that neither can be sent back as the other. All messages have a fixed length: nothing is parsed before the
-//! token is proved.
+//! Peer and coordinator each send a hello: a fixed mark, the protocol's version, the job's id and a random challenge. The
+//! peer then sends a keyed hash of both hellos, the coordinator a verdict and its own keyed hash. Each hash also covers
+//! who made it, so that neither can be sent back as the other. All messages have a fixed length: nothing is parsed before
+//! the token is proved.
 
 use std::io;
 
-use super::token::{JobToken, random_bytes};
+use super::token::{JobId, JobToken, random_bytes};
 use super::wire::PROTOCOL;
 
 const MARK: [u8; 8] = *b"spmd-run";
@@ -15,7 +15,7 @@ const CHALLENGE: usize = 32;
 /// The length of the mark, which tells a coordinator from other servers.
 pub const MARK_LENGTH: usize = MARK.len();
 /// The length of a hello.
-pub const HELLO_LENGTH: usize = MARK.len() + 2 + CHALLENGE;
+pub const HELLO_LENGTH: usize = MARK.len() + 2 + JobId::LENGTH + CHALLENGE;
 /// The length of the peer's proof.
 pub const PROOF_LENGTH: usize = 32;
 /// The length of the coordinator's answer to it.
@@ -70,13 +70,15 @@ pub struct Hellos {
     pub coordinator: [u8; HELLO_LENGTH],
 }
 
-/// A hello with a fresh challenge.
-pub fn hello() -> io::Result<[u8; HELLO_LENGTH]> {
+/// A hello of a process of this job, with a fresh challenge.
+pub fn hello(job: JobId) -> io::Result<[u8; HELLO_LENGTH]> {
     let mut hello = [0; HELLO_LENGTH];
     let (mark, rest) = hello.split_at_mut(MARK.len());
     mark.copy_from_slice(&MARK);
-    let (version, challenge) = rest.split_at_mut(2);
+    let (version, rest) = rest.split_at_mut(2);
     version.copy_from_slice(&PROTOCOL.to_le_bytes());
+    let (id, challenge) = rest.split_at_mut(JobId::LENGTH);
+    id.copy_from_slice(&job.0);
     challenge.copy_from_slice(&random_bytes::<CHALLENGE>()?);
     Ok(hello)
 }
@@ -91,6 +93,14 @@ pub fn version(hello: &[u8; HELLO_LENGTH]) -> u16 {
     u16::from_le_bytes([hello[MARK.len()], hello[MARK.len() + 1]])
 }
 
+/// The job in a hello.
+pub fn job(hello: &[u8; HELLO_LENGTH]) -> JobId {
+    let start = MARK.len() + 2;
+    let mut id = [0; JobId::LENGTH];
+    id.copy_from_slice(&hello[start..start + JobId::LENGTH]);
+    JobId(id)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,7 +109,8 @@ mod tests {
     fn only_the_same_token_is_accepted_and_proofs_cannot_be_reflected() {
         let token = JobToken::random().unwrap();
         let (key, other, none) = (Key::new(Some(&token)), Key::new(Some(&JobToken::random().unwrap())), Key::new(None));
-        let hellos = Hellos { peer: hello().unwrap(), coordinator: hello().unwrap() };
+        let id = JobId::of(Some(&token));
+        let hellos = Hellos { peer: hello(id).unwrap(), coordinator: hello(id).unwrap() };
         assert!(key.accepts_peer(&hellos, key.peer_proof(&hellos)));
         assert!(key.accepts_coordinator(&hellos, key.verdict(&hellos)));
         for wrong in [&other, &none] {
@@ -110,9 +121,9 @@ mod tests {
         let mut reflected = [1; VERDICT_LENGTH];
         reflected[1..].copy_from_slice(&key.peer_proof(&hellos));
         assert!(!key.accepts_coordinator(&hellos, reflected));
-        let replayed = Hellos { coordinator: hello().unwrap(), ..hellos };
+        let replayed = Hellos { coordinator: hello(id).unwrap(), ..hellos };
         assert!(!key.accepts_peer(&replayed, key.peer_proof(&hellos)));
-        assert_eq!(version(&hellos.peer), PROTOCOL);
+        assert_eq!((version(&hellos.peer), job(&hellos.peer)), (PROTOCOL, id));
         assert!(is_marked(&hellos.peer) && !is_marked(b"HTTP/1.1"));
     }
 }

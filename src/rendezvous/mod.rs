@@ -29,7 +29,11 @@ mod connect;
 mod coordinator;
 mod error;
 mod handshake;
+mod local;
+mod progress;
+mod reach;
 mod report;
+mod status;
 mod token;
 mod wire;
 
@@ -39,10 +43,20 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use client::Rendezvous;
-pub use connect::listen;
+pub use connect::{listen, query_status};
 pub use error::{JoinError, RendezvousError};
-pub use report::{Abort, Missing, MissingProcess, Place};
-pub use token::{InvalidToken, JobToken};
+pub use local::local_jobs;
+pub use progress::Progress;
+pub use report::{Abort, Missing, MissingProcess, Place, ProcessList};
+pub use status::{JobStatus, ProcessState, ProcessStatus};
+pub use token::{InvalidToken, JobId, JobToken};
+
+/// Does with bytes from the network all that processes and the coordinator do. For fuzzing.
+#[doc(hidden)]
+pub fn take_untrusted(bytes: &[u8]) {
+    wire::take_untrusted(bytes);
+    coordinator::take_untrusted(bytes);
+}
 
 /// The most bytes that one value of the store, or all contributions to one all-gather, may have.
 pub const MAX_VALUE_BYTES: usize = wire::MAX_BODY;
@@ -68,10 +82,18 @@ pub struct JoinOptions {
     pub host: String,
     /// The version of the program; every process must have the same.
     pub version: String,
+    /// The slice that this process belongs to, from 0.
+    pub slice: u32,
+    /// The processes' hosts as far as they are known beforehand; process 0's are used, to say where one is missing.
+    pub expected_hosts: Vec<String>,
+    /// Where process 0 serves the job's status over HTTP, without any proof of who asks.
+    pub metrics: Option<TcpListener>,
+    /// Whether someone watches process 0's messages: then every change in who is missing is told at once.
+    pub live: bool,
 }
 
 impl JoinOptions {
-    /// Options without a token and without a coordinator to host; heartbeat, host and version have their usual values.
+    /// Options without a token and without a coordinator to host; what is not given has its usual value.
     pub fn new(coordinator: impl Into<String>, process_index: u32, process_count: u32, timeout: Duration) -> Self {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Self {
@@ -84,23 +106,51 @@ impl JoinOptions {
             heartbeat: Heartbeat::default(),
             host,
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            slice: 0,
+            expected_hosts: Vec::new(),
+            metrics: None,
+            live: false,
         }
     }
 }
 
-/// How often the coordinator and each process exchange a sign of life, and how long a silence means death.
+/// How often the coordinator and each process exchange a sign of life, and how long one may do without.
 ///
-/// A process that ends is noticed at once by its closed connection; heartbeats find lost hosts and stopped processes.
+/// A process that ends is noticed at once by its closed connection, and a host that is gone within two seconds by what it
+/// does not acknowledge. Signs of life find processes that are there and do not get on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
     /// The time between two signs of life.
     pub interval: Duration,
-    /// The silence after which the other side counts as dead; several times the interval.
+    /// How long a process may be silent, or wait for others in one collective. After half of it there is a warning, at the
+    /// end the job is stopped.
     pub limit: Duration,
 }
 
+impl Heartbeat {
+    /// With this limit, and signs of life at the usual interval or more often where the limit is short.
+    pub fn within(limit: Duration) -> Self {
+        let usual = Self::default();
+        Self { interval: usual.interval.min(limit / 5).max(Duration::from_millis(10)), limit }
+    }
+
+    /// For a job of this many processes: one of thousands has longer intervals, so that its coordinator has other things to
+    /// do as well.
+    fn among(self, process_count: u32) -> Self {
+        let interval = self.interval.max(Duration::from_micros(500) * process_count);
+        Self { interval: interval.min(self.limit / 5).max(self.interval), ..self }
+    }
+
+    /// How many intervals the limit has.
+    fn beats(&self) -> u32 {
+        let beats = self.limit.as_millis().div_ceil(self.interval.as_millis().max(1));
+        u32::try_from(beats).unwrap_or(u32::MAX).max(1)
+    }
+}
+
 impl Default for Heartbeat {
+    /// Every 400 ms, and ten minutes.
     fn default() -> Self {
-        Self { interval: Duration::from_secs(1), limit: Duration::from_secs(10) }
+        Self { interval: Duration::from_millis(400), limit: Duration::from_secs(600) }
     }
 }

@@ -16,6 +16,8 @@ pub enum Place {
     AllGather(String),
     /// All processes to finish.
     Shutdown,
+    /// Some process to put a key's value.
+    Key(String),
 }
 
 impl fmt::Display for Place {
@@ -25,6 +27,7 @@ impl fmt::Display for Place {
             Self::Barrier(name) => write!(f, "barrier '{name}'"),
             Self::AllGather(name) => write!(f, "all_gather '{name}'"),
             Self::Shutdown => f.write_str("the end of the job"),
+            Self::Key(key) => write!(f, "key '{key}'"),
         }
     }
 }
@@ -47,10 +50,12 @@ pub struct Missing {
 pub struct MissingProcess {
     /// Its index.
     pub process_index: u32,
-    /// Its host, when it has joined.
+    /// Its host, where that is known.
     pub host: Option<String>,
     /// Where it waits instead.
     pub waits_at: Option<Place>,
+    /// What it last said it was doing.
+    pub last_seen: Option<String>,
 }
 
 impl fmt::Display for Missing {
@@ -62,11 +67,13 @@ impl fmt::Display for Missing {
             self.place,
             self.processes.len(),
             self.process_count,
-            ProcessList(&self.processes)
+            ProcessList(&named(&self.processes))
         )?;
         for process in self.processes.iter().take(LISTED) {
-            if let Some(place) = &process.waits_at {
-                write!(f, "; process {} waits at {place}", process.process_index)?;
+            match (&process.waits_at, &process.last_seen) {
+                (Some(place), _) => write!(f, "; process {} waits at {place}", process.process_index)?,
+                (None, Some(seen)) => write!(f, "; process {} was {seen}", process.process_index)?,
+                (None, None) => {}
             }
         }
         Ok(())
@@ -93,19 +100,21 @@ impl fmt::Display for Abort {
 /// The most processes a message lists one by one.
 const LISTED: usize = 16;
 
-/// `process 2, 3 (host-b), 5 (host-c)`, cut short when there are many.
-pub(super) struct ProcessList<'a>(pub &'a [MissingProcess]);
+/// `process 2, 3 (host-b), 5 (host-c)`, cut short when there are many: each process's index and its host, which is empty
+/// where it is not known.
+#[derive(Debug, Clone, Copy)]
+pub struct ProcessList<'a>(pub &'a [(u32, &'a str)]);
 
 impl fmt::Display for ProcessList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("process ")?;
         let listed = &self.0[..self.0.len().min(LISTED)];
-        for (group_index, group) in listed.chunk_by(|a, b| a.host == b.host).enumerate() {
-            for (index, process) in group.iter().enumerate() {
+        for (group_index, group) in listed.chunk_by(|(_, a), (_, b)| a == b).enumerate() {
+            for (index, (process, _)) in group.iter().enumerate() {
                 let separator = if group_index + index == 0 { "" } else { ", " };
-                write!(f, "{separator}{}", process.process_index)?;
+                write!(f, "{separator}{process}")?;
             }
-            if let Some(host) = group.first().and_then(|process| process.host.as_ref()) {
+            if let Some((_, host)) = group.first().filter(|(_, host)| !host.is_empty()) {
                 write!(f, " ({host})")?;
             }
         }
@@ -114,6 +123,11 @@ impl fmt::Display for ProcessList<'_> {
             more => write!(f, " and {more} more"),
         }
     }
+}
+
+/// What a [`ProcessList`] shows of these.
+pub(super) fn named(processes: &[MissingProcess]) -> Vec<(u32, &str)> {
+    processes.iter().map(|it| (it.process_index, it.host.as_deref().unwrap_or_default())).collect()
 }
 
 /// A time as people write it: `30 s`, `1.5 s`, `250 ms`.
@@ -134,7 +148,7 @@ mod tests {
     use super::*;
 
     fn process(process_index: u32, host: Option<&str>, waits_at: Option<Place>) -> MissingProcess {
-        MissingProcess { process_index, host: host.map(str::to_owned), waits_at }
+        MissingProcess { process_index, host: host.map(str::to_owned), waits_at, last_seen: None }
     }
 
     #[test]

@@ -12,6 +12,41 @@ use rustix::rand::{GetRandomFlags, getrandom};
 #[derive(Clone, PartialEq, Eq)]
 pub struct JobToken(String);
 
+/// A name that tells jobs apart, for messages: eight hexadecimal digits, or nothing where a job has none.
+///
+/// Everyone who can connect may read it, so it is made of tokens only that are too long to be guessed from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct JobId(pub(super) [u8; JobId::LENGTH]);
+
+impl JobId {
+    pub(super) const LENGTH: usize = 4;
+    /// As many characters as a token of 128 random bits has.
+    const LEAST_TOKEN: usize = 32;
+
+    /// The id of the job that has this token; none for short tokens.
+    pub fn of(token: Option<&JobToken>) -> Self {
+        let long = token.filter(|token| token.0.len() >= Self::LEAST_TOKEN);
+        let Some([a, b, c, d, ..]) = long.map(|token| token.derive_key("spmd-run 2026-11 job id")) else {
+            return Self::default();
+        };
+        Self([a, b, c, d])
+    }
+
+    /// Whether both are known, and differ.
+    pub(super) fn differs_from(self, other: Self) -> bool {
+        self != other && ![self, other].contains(&Self::default())
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            id if id == Self::default() => f.write_str("without an id"),
+            Self(bytes) => write!(f, "{:08x}", u32::from_be_bytes(bytes)),
+        }
+    }
+}
+
 /// A text that cannot serve as a job token.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
@@ -88,6 +123,15 @@ mod tests {
         assert!(!format!("{token:?}").contains(token.reveal()));
         assert_eq!(format!(" {} \n", token.reveal()).parse::<JobToken>().unwrap(), token);
         assert_ne!(token.derive_key("one"), token.derive_key("two"));
+    }
+
+    #[test]
+    fn ids_tell_jobs_apart_where_tokens_are_long() {
+        let ids = [(); 2].map(|()| JobId::of(Some(&JobToken::random().unwrap())));
+        assert!(ids[0].differs_from(ids[1]) && !ids[0].differs_from(ids[0]));
+        let short = JobId::of(Some(&"a short password".parse().unwrap()));
+        assert!(short == JobId::of(None) && !short.differs_from(ids[0]));
+        assert_eq!((ids[0].to_string().len(), short.to_string()), (8, "without an id".to_owned()));
     }
 
     #[test]

@@ -12,10 +12,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::Heartbeat;
+use super::progress::Progress;
 use super::report::{Abort, Missing};
 
 /// The version of handshake, messages and frames together.
-pub const PROTOCOL: u16 = 1;
+pub const PROTOCOL: u16 = 2;
 /// The most bytes a frame's body may have.
 pub const MAX_BODY: usize = 1 << 30;
 /// The most bytes a key or a name may have.
@@ -30,11 +31,14 @@ const LENGTHS: usize = 8;
 /// A frame's body. Shared, because one value is often sent to many.
 pub type Body = Arc<Vec<u8>>;
 
-/// What a process asks. Each but `Heartbeat` is answered under its call number.
+/// What a process asks. Each but `Heartbeat` is answered under its call number. A connection begins with `Join`, or with
+/// `Status` from someone who only looks.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Request {
     Join(Join),
-    Heartbeat,
+    /// Answered with the job's status as the body, after which the connection ends.
+    Status,
+    Heartbeat(Progress),
     /// The body is the value.
     Put {
         key: String,
@@ -70,16 +74,15 @@ pub struct Join {
     pub process_index: u32,
     pub process_count: u32,
     pub host: String,
+    pub slice: u32,
     pub timeout: Duration,
 }
 
 /// What the coordinator says. `Heartbeat` and `Abort` come unasked, under call number 0.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Response {
-    /// All have joined; the hosts' names by process.
-    Welcome {
-        hosts: Vec<String>,
-    },
+    /// All have joined. The body is the hosts' names by process, encoded.
+    Welcome,
     /// This process may not join.
     Refused(String),
     /// This process may join, and waits for the others.
@@ -89,10 +92,8 @@ pub enum Response {
     /// The body is the value.
     Value,
     Absent,
-    /// The body is all contributions one after the other.
-    Gathered {
-        lengths: Vec<u64>,
-    },
+    /// The body is all contributions, see [`join_contributions`].
+    Gathered,
     TimedOut(Missing),
     KeyMissing,
     Rejected(String),
@@ -130,6 +131,31 @@ pub fn encode_head<M: Serialize>(call: u64, message: &M, body: usize) -> Result<
     bytes[..4].copy_from_slice(&(header as u32).to_le_bytes());
     bytes[4..LENGTHS].copy_from_slice(&(body as u32).to_le_bytes());
     Ok(bytes)
+}
+
+/// The bytes that say how long a contribution to an all-gather is.
+pub const CONTRIBUTION_LENGTH: usize = size_of::<u64>();
+
+/// All contributions to an all-gather in one: each after its length, a little-endian `u64`.
+pub fn join_contributions<'a>(contributions: impl Iterator<Item = &'a [u8]> + Clone) -> Vec<u8> {
+    let size = contributions.clone().map(|contribution| CONTRIBUTION_LENGTH + contribution.len()).sum();
+    let mut all = Vec::with_capacity(size);
+    for contribution in contributions {
+        all.extend_from_slice(&(contribution.len() as u64).to_le_bytes());
+        all.extend_from_slice(contribution);
+    }
+    all
+}
+
+/// What [`join_contributions`] has joined; `None` for other bytes.
+pub fn split_contributions(mut all: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut contributions = Vec::new();
+    while let Some((length, rest)) = all.split_first_chunk::<CONTRIBUTION_LENGTH>() {
+        let (contribution, rest) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+        contributions.push(contribution.to_vec());
+        all = rest;
+    }
+    all.is_empty().then_some(contributions)
 }
 
 /// The most bytes a reader accepts in one frame.
@@ -197,6 +223,19 @@ impl Decoder {
     }
 }
 
+/// See [`take_untrusted`](super::take_untrusted).
+pub fn take_untrusted(bytes: &[u8]) {
+    for limits in [JOIN_LIMITS, LIMITS] {
+        let mut decoder = Decoder::new(limits);
+        decoder.push(bytes);
+        while let Ok(Some(_)) = decoder.next::<Request>() {}
+    }
+    let mut decoder = Decoder::new(LIMITS);
+    decoder.push(bytes);
+    while let Ok(Some(_)) = decoder.next::<Response>() {}
+    let _ = split_contributions(bytes);
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -211,7 +250,7 @@ mod tests {
     fn frames_survive_any_cut() {
         let frames = [
             Frame::with_body(7, Request::Put { key: "k".into() }, Arc::new(vec![1; 1000])),
-            Frame::new(8, Request::Heartbeat),
+            Frame::new(8, Request::Heartbeat(Progress::default())),
             Frame::new(9, Request::Get { key: "k".into(), timeout: Duration::MAX }),
         ];
         let bytes = frames.iter().flat_map(encode).collect::<Vec<_>>();

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::collective::{CollectiveError, Input, Output, ProgramCollectives};
 use crate::dtype::DType;
+use crate::launch::phase;
 use crate::lower::{COLLECTIVE_TARGET, LOGICAL_ID_TARGET};
 use crate::pjrt::{self, Attr, BufferRef, CallFrame, CompileOptions, ErrorCode, FfiError, Outcome, Plugin, Value};
 
@@ -108,6 +109,9 @@ fn enter(frame: &CallFrame<'_>) -> Result<Outcome, FfiError> {
     let key = frame.int_attr("key")?;
     let key = u32::try_from(key).map_err(|_| invalid(format!("{key} is no collective's key")))?;
     let (operands, results) = (frame.args()?, frame.results()?);
+    if device == 0 {
+        phase::collective(context.collectives.name(key).unwrap_or_default());
+    }
     // The last ones only make an order.
     let (Some((_, operands)), Some((_, results))) = (operands.split_last(), results.split_last()) else {
         return Err(invalid("the custom call needs operands and results"));

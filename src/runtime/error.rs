@@ -9,7 +9,7 @@ use crate::transport::TransportError;
 use crate::transport::mesh::MeshError;
 use crate::{hlo, lower, partition, pjrt};
 
-use super::{PlanError, TopologyError, WorldError};
+use super::{Disagreement, PlanError, TopologyError, WorldError};
 
 /// Why a program could not be prepared or run.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +21,8 @@ pub enum RuntimeError {
     World(#[from] WorldError),
     #[error(transparent)]
     Topology(#[from] TopologyError),
+    #[error(transparent)]
+    Disagreement(#[from] Disagreement),
     #[error(transparent)]
     Plan(#[from] PlanError),
     #[error(transparent)]
@@ -106,9 +108,11 @@ impl RuntimeError {
     /// Whether the failure is another process's or the rendezvous's rather than this program's.
     pub fn is_of_peer(&self) -> bool {
         match self {
-            RuntimeError::World(_) | RuntimeError::Mesh(_) | RuntimeError::Topology(_) | RuntimeError::Transport(_) => {
-                true
-            }
+            RuntimeError::World(_)
+            | RuntimeError::Mesh(_)
+            | RuntimeError::Topology(_)
+            | RuntimeError::Disagreement(_)
+            | RuntimeError::Transport(_) => true,
             // Collectives end with these.
             RuntimeError::Pjrt(error) => {
                 matches!(error.code(), Some(ErrorCode::Aborted | ErrorCode::Unavailable | ErrorCode::DeadlineExceeded))

@@ -150,7 +150,7 @@ fn meet(settings: &Settings) -> Result<(World, DataPlaneOptions), InitError> {
             _ => return Ok(alone()),
         },
     };
-    let (world, data_plane) = join(options, settings.stall_timeout, Choice::Auto)?;
+    let (world, data_plane) = join(options, None, settings.stall_timeout, Choice::Auto)?;
     end_with_others(&world, launched);
     Ok((world, data_plane))
 }

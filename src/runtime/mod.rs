@@ -1,5 +1,6 @@
 //! Runs programs on the devices of a job: the global device view, compiled programs, and arrays in and out of them.
 
+mod agreement;
 mod array;
 mod arrays;
 pub mod bridge;
@@ -20,16 +21,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::collective::{CollectiveSpec, Communicator, Limits, ProgramCollectives, World as Devices};
+use crate::launch::phase::{self, Phase};
 use crate::pjrt::{Client, Plugin, Value};
+use crate::rendezvous::Progress;
 use crate::transport::mesh::{Choice, MeshError, connect_mesh};
 use crate::transport::{Carrier, Transport};
 
+pub use agreement::{Disagreement, Fact};
 pub use array::{Array, ArrayError, Shard};
 pub use arrays::{Arguments, GlobalArray};
 pub use error::{ArgumentError, RuntimeError, StepError};
 pub use executable::{Executable, Results, StepTimes};
 pub use init::{InitError, RuntimeBuilder, run};
-pub use join::{join, listen_for_peers};
+pub use join::{is_loopback, join, listen_for_peers};
 pub use pipeline::Pipeline;
 pub use plan::{Plan, PlanError, Request};
 pub use program::Program;
@@ -48,6 +52,9 @@ pub struct Runtime {
     gatherings: AtomicU64,
     opening: Opening,
 }
+
+/// How much longer than the coordinator lets it a collective waits by itself.
+const UNWATCHED: Duration = Duration::from_secs(30);
 
 /// How long [`Runtime::open`] took on this process, by its steps.
 #[derive(Clone, Copy, Debug, Default)]
@@ -114,13 +121,19 @@ impl Runtime {
         };
         let devices =
             Devices { process_index: world.process_index(), devices_per_process: topology.devices_per_process() };
-        let limits = Limits { timeout: world.limit() };
+        // The coordinator watches over waits, and knows who is to blame. This is for what escapes it.
+        let limits = Limits { timeout: world.limit().saturating_add(UNWATCHED) };
         let communicator = Arc::new(Communicator::new(devices, transport.clone(), limits)?);
         let of_job = Arc::downgrade(&communicator);
         world.on_abort(move |abort| {
             if let Some(communicator) = of_job.upgrade() {
                 communicator.abort(&abort.to_string());
             }
+        });
+        world.report({
+            let of_job = Arc::downgrade(&communicator);
+            let device_count = topology.device_ids(world.process_index()).len() as u32;
+            move || progress(of_job.upgrade().as_deref(), device_count)
         });
         took(&mut opening.transport);
         tracing::debug!(
@@ -184,6 +197,22 @@ impl Runtime {
     /// A number that all processes give the same gathering of an array.
     fn next_gathering(&self) -> u64 {
         self.gatherings.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// How far this process is, for its signs of life.
+fn progress(communicator: Option<&Communicator>, device_count: u32) -> Progress {
+    let Phase { text, step, .. } = phase::now();
+    let position = communicator.map(Communicator::position).unwrap_or_default();
+    Progress {
+        phase: text,
+        step,
+        collective: position.instruction,
+        waits: position.waits,
+        late_devices: position.late_devices,
+        entered: position.entered,
+        sent_bytes: position.sent_bytes,
+        device_count,
     }
 }
 

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::agreement::by_value;
+
 /// One controller process and the devices that it opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
@@ -104,10 +106,8 @@ fn same(processes: &[Process], what: &'static str, property: impl Fn(&Process) -
     if values.iter().all(|value| Some(value) == values.first()) {
         return Ok(());
     }
-    let rows = processes.iter().zip(&values).enumerate();
-    let table: Vec<String> =
-        rows.map(|(index, (process, value))| format!("  process {index} ({}): {value}", process.host)).collect();
-    Err(TopologyError::Mixed { what, table: table.join("\n") })
+    let hosts: Vec<&str> = processes.iter().map(|process| &*process.host).collect();
+    Err(TopologyError::Mixed { what, table: by_value(&hosts, &values) })
 }
 
 #[cfg(test)]

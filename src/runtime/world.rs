@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::rendezvous::{Abort, Rendezvous, RendezvousError};
+use crate::rendezvous::{Abort, Progress, Rendezvous, RendezvousError};
 
 /// The processes of a job. Every process makes the same calls in the same order.
 #[derive(Clone, Debug)]
@@ -43,6 +43,7 @@ impl World {
 
     /// A job whose processes have met.
     pub fn of(rendezvous: Rendezvous, limit: Duration) -> World {
+        rendezvous.report(|| super::progress(None, 0));
         World { member: Some(Arc::new(rendezvous)), limit: limit.min(UNLIMITED) }
     }
 
@@ -61,14 +62,28 @@ impl World {
         self.limit
     }
 
+    /// The names of the processes' hosts, by process index; empty in a job of one process.
+    pub fn hosts(&self) -> Vec<&str> {
+        self.member.iter().flat_map(|rendezvous| rendezvous.hosts()).map(String::as_str).collect()
+    }
+
     /// Process 0 makes a value, and every process gets it. `name` is used once in a job.
     pub fn from_first<T, E>(&self, name: &str, make: impl FnOnce() -> Result<T, E>) -> Result<T, E>
     where
         T: Serialize + DeserializeOwned,
         E: From<WorldError>,
     {
+        self.from_process(0, name, make)
+    }
+
+    /// As [`from_first`](Self::from_first), from any process.
+    pub fn from_process<T, E>(&self, index: u32, name: &str, make: impl FnOnce() -> Result<T, E>) -> Result<T, E>
+    where
+        T: Serialize + DeserializeOwned,
+        E: From<WorldError>,
+    {
         let Some(rendezvous) = &self.member else { return make() };
-        if rendezvous.process_index() == 0 {
+        if rendezvous.process_index() == index {
             let value = make()?;
             rendezvous.put(name, &encode(name, &value)?).map_err(WorldError::from)?;
             return Ok(value);
@@ -92,7 +107,7 @@ impl World {
         }
     }
 
-    /// Ends the job for all processes. Returns the failure that came first, if another process's did.
+    /// Ends the job for all processes. Returns the failure that came first, if this one did not.
     pub fn abort(&self, reason: &str) -> Option<Abort> {
         let rendezvous = self.member.as_ref()?;
         rendezvous.abort(reason);
@@ -102,13 +117,20 @@ impl World {
             let _ = sender.send(abort.clone());
         });
         let first = receiver.try_recv().ok()?;
-        (first.process_index != Some(rendezvous.process_index())).then_some(first)
+        (!first.reported || first.process_index != Some(rendezvous.process_index())).then_some(first)
     }
 
     /// Has a function called when another process ends the job.
     pub fn on_abort(&self, callback: impl FnOnce(&Abort) + Send + 'static) {
         if let Some(rendezvous) = &self.member {
             rendezvous.on_abort(callback);
+        }
+    }
+
+    /// Has this process's signs of life say how far it is.
+    pub fn report(&self, progress: impl Fn() -> Progress + Send + 'static) {
+        if let Some(rendezvous) = &self.member {
+            rendezvous.report(progress);
         }
     }
 

@@ -7,11 +7,11 @@ use crate::proto::WindowDimension;
 impl<'b> Site<'b> {
     #[track_caller]
     pub(super) fn convolution(&self) -> Derivatives<'b> {
-        if self.instruction.feature_group_count > 1 {
+        if self.instruction.details().feature_group_count > 1 {
             return Err(not_differentiable("a convolution in groups"));
         }
         let [input, kernel] = [self.operands[0], self.operands[1]];
-        let window = &self.instruction.window.dimensions;
+        let window = &self.instruction.details().window.dimensions;
         let (inputs, outputs) = (input.dims(), self.result.dims());
         let places: Vec<Place> = (0..)
             .zip(window)

@@ -51,7 +51,7 @@ impl<'b> Site<'b> {
 
     #[track_caller]
     pub(super) fn gather(&self) -> Vec<Option<Op<'b>>> {
-        let numbers = &*self.instruction.gather_dimension_numbers;
+        let numbers = &*self.instruction.details().gather_dimension_numbers;
         let dims = ScatterDims {
             update_window_dims: numbers.offset_dims.clone(),
             inserted_window_dims: numbers.collapsed_slice_dims.clone(),
@@ -69,7 +69,7 @@ impl<'b> Site<'b> {
         if self.operands.len() != 3 || self.reducer().as_deref() != Some("add") {
             return Err(not_differentiable("a scatter other than scatter_add"));
         }
-        let numbers = &*self.instruction.scatter_dimension_numbers;
+        let numbers = &*self.instruction.details().scatter_dimension_numbers;
         let [operand, indices, updates] = [self.operands[0], self.operands[1], self.operands[2]];
         let dims = GatherDims {
             offset_dims: numbers.update_window_dims.clone(),

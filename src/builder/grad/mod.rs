@@ -160,7 +160,7 @@ impl<'b> Site<'b> {
             | "reverse"
             | "dynamic-slice"
             | "dynamic-update-slice" => Ok(self.movement()),
-            "custom-call" if self.instruction.custom_call_target == "Sharding" => {
+            "custom-call" if self.instruction.details().custom_call_target == "Sharding" => {
                 let sharding = (*self.instruction.sharding).clone();
                 let derivative = self.derivative;
                 Ok(vec![Some(derivative.resharded("Sharding", derivative.shape(), sharding))])

@@ -24,7 +24,9 @@ impl<'b> Site<'b> {
             }
             "slice" => {
                 let mut padding = Vec::with_capacity(dims.len());
-                for ((slice, &size), &kept) in self.instruction.slice_dimensions.iter().zip(&dims).zip(&g.dims()) {
+                for ((slice, &size), &kept) in
+                    self.instruction.details().slice_dimensions.iter().zip(&dims).zip(&g.dims())
+                {
                     let spread = if kept == 0 { 0 } else { (kept - 1) * slice.stride + 1 };
                     padding.push((slice.start, size - slice.start - spread, slice.stride - 1));
                 }
@@ -61,7 +63,7 @@ impl<'b> Site<'b> {
     #[track_caller]
     fn pad(&self, dims: &[i64]) -> Vec<Option<Op<'b>>> {
         let g = self.derivative;
-        let config = &self.instruction.padding_config.dimensions;
+        let config = &self.instruction.details().padding_config.dimensions;
         let back = |dim: &PaddingConfigDimension| (-dim.edge_padding_low, -dim.edge_padding_high, 0);
         let back: Vec<(i64, i64, i64)> = config.iter().map(back).collect();
         let strides: Vec<i64> = config.iter().map(|dim| dim.interior_padding + 1).collect();

@@ -5,22 +5,34 @@ use std::path::Path;
 
 use spmd_run::host_array::npz::{self, NpyArray};
 use spmd_run::host_array::{Fill, HostArray};
-use spmd_run::runtime::GlobalArray;
+use spmd_run::runtime::{Fact, GlobalArray};
 
 use super::{Failure, Options};
 
 impl Options {
-    /// The global arguments, in the program's order.
-    pub(super) fn inputs(&self, parameters: &[GlobalArray], replicas: usize) -> Result<Vec<HostArray>, Failure> {
+    /// The global arguments, in the program's order, and for each the facts on which processes must agree.
+    pub(super) fn inputs(
+        &self,
+        parameters: &[GlobalArray],
+        replicas: usize,
+    ) -> Result<(Vec<HostArray>, Vec<Fact>), Failure> {
         let mut files = self.read_files(parameters.len())?;
         let any_file = self.input.is_some() || !self.args.is_empty();
         let fill = self.fill.or((!any_file).then_some(Fill::Random { seed: 0 }));
         let mut arrays = Vec::with_capacity(parameters.len());
+        let mut facts = Vec::with_capacity(parameters.len());
         for (index, parameter) in parameters.iter().enumerate() {
-            let array = match (files.remove(&index), fill) {
-                (Some(array), _) => convert(array, parameter, replicas).map_err(Failure::program)?,
-                (None, Some(fill)) => HostArray::filled(fill, index, parameter.dtype, &parameter.dims_usize())
-                    .map_err(Failure::program)?,
+            let (array, contents) = match (files.remove(&index), fill) {
+                (Some(array), _) => {
+                    let array = convert(array, parameter, replicas).map_err(Failure::program)?;
+                    let hash = blake3::hash(array.data()).to_hex();
+                    (array, format!("from a file, BLAKE3 {}", &hash[..16]))
+                }
+                (None, Some(fill)) => {
+                    let dims = parameter.dims_usize();
+                    let array = HostArray::filled(fill, index, parameter.dtype, &dims).map_err(Failure::program)?;
+                    (array, format!("filled with {fill:?}"))
+                }
                 (None, None) => {
                     return Err(Failure::program(anyhow::anyhow!(
                         "the program takes {} arguments, and no file gives arg{index} ({}): add it, or use --fill",
@@ -29,9 +41,12 @@ impl Options {
                     )));
                 }
             };
+            let dims: Vec<String> = array.dims().iter().map(usize::to_string).collect();
+            let shape = format!("{}[{}]", array.dtype().name(), dims.join(","));
+            facts.push((format!("arg{index}"), format!("{shape} {contents}")));
             arrays.push(array);
         }
-        Ok(arrays)
+        Ok((arrays, facts))
     }
 
     /// What the files give, by the argument's number.

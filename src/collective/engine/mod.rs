@@ -3,6 +3,7 @@ mod instruction;
 mod run;
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -87,6 +88,23 @@ struct Shared {
     work: Condvar,
     timer: Condvar,
     scratch: ScratchPool,
+    /// Bytes that were sent to other processes.
+    sent: AtomicU64,
+}
+
+/// Where a process is in its collectives.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// The instruction that a local device has entered and not left or, without one, that it entered last.
+    pub instruction: Option<String>,
+    /// Whether it has not been left.
+    pub waits: bool,
+    /// Global ids of the local devices that the others wait for there.
+    pub late_devices: Vec<u32>,
+    /// How often local devices have entered a collective.
+    pub entered: u64,
+    /// Bytes sent to other processes.
+    pub sent_bytes: u64,
 }
 
 /// What engine threads do.
@@ -103,6 +121,9 @@ struct State {
     closed: bool,
     /// Per local device: the call it has not returned from.
     current: Vec<Option<InstanceId>>,
+    /// The call that was entered last.
+    last: Option<InstanceId>,
+    entered: u64,
     gathering: HashMap<InstanceId, Instance>,
     ready: VecDeque<Job>,
     programs: HashMap<u64, Weak<Program>>,
@@ -142,6 +163,7 @@ impl Communicator {
             work: Condvar::new(),
             timer: Condvar::new(),
             scratch: ScratchPool::default(),
+            sent: AtomicU64::new(0),
         });
         if let Some(transport) = &shared.transport {
             let shared = Arc::downgrade(&shared);
@@ -175,6 +197,19 @@ impl Communicator {
         state.programs.retain(|_, program| program.strong_count() > 0);
         state.programs.insert(id, Arc::downgrade(&program));
         Ok(Arc::new(ProgramCollectives { shared: Arc::clone(&self.shared), program }))
+    }
+
+    /// Where this process is.
+    pub fn position(&self) -> Position {
+        let state = lock(&self.shared.state);
+        let current = state.current.iter().flatten().next();
+        Position {
+            instruction: current.or(state.last.as_ref()).and_then(|id| Some(state.instruction(id)?.spec.name.clone())),
+            waits: current.is_some(),
+            late_devices: state.gathering.values().next().map(|it| self.shared.late_devices(it)).unwrap_or_default(),
+            entered: state.entered,
+            sent_bytes: self.shared.sent.load(Ordering::Relaxed),
+        }
     }
 
     /// Fails every call in flight and to come, here and on the other processes.
@@ -230,6 +265,11 @@ impl ProgramCollectives {
         }
     }
 
+    /// The name of an instruction.
+    pub fn name(&self, key: u32) -> Option<&str> {
+        self.program.instructions.get(&key).map(|instruction| &*instruction.spec.name)
+    }
+
     /// The instructions' specs, in no particular order.
     pub fn specs(&self) -> impl Iterator<Item = &CollectiveSpec> {
         self.program.instructions.values().map(|instruction| &instruction.spec)
@@ -266,6 +306,8 @@ impl ProgramCollectives {
         };
         let id = InstanceId { program: self.program.id, run, key, group, trip };
         state.current[local_device as usize] = Some(id);
+        state.last = Some(id);
+        state.entered += 1;
         let call = Call { rank, args, results };
         let local_ranks = instruction.local(group).map_or(0, |local| local.group.local_ranks().len());
         let mut instance = state.gathering.remove(&id).unwrap_or_else(|| Instance {

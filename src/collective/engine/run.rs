@@ -146,6 +146,7 @@ impl Shared {
             id: *id,
             digest: instruction.digest,
             deadline: Instant::now() + self.limits.timeout.min(FOREVER),
+            sent: &self.sent,
             judge: &|peer, tag| self.judge(id, instruction, group, peer, tag),
         })
     }
@@ -248,18 +249,19 @@ impl Shared {
     }
 
     fn gathering_timeout(&self, instance: &Instance) -> CollectiveError {
-        let arrived: Vec<usize> = instance.calls.iter().map(|call| call.rank).collect();
-        let members = instance.instruction.members.get(instance.id.group as usize);
-        let local = instance.local().map_or(&[][..], |local| local.group.local_ranks());
-        let missing: Vec<String> = local
-            .iter()
-            .filter(|rank| !arrived.contains(rank))
-            .filter_map(|&rank| members?.get(rank).map(|device| format!("device {device}")))
-            .collect();
+        let late: Vec<String> = self.late_devices(instance).iter().map(|device| format!("device {device}")).collect();
         CollectiveError::Timeout {
             instruction: instance.instruction.spec.name.clone(),
-            missing: format!("{} of process {}", missing.join(", "), self.world.process_index),
+            missing: format!("{} of process {}", late.join(", "), self.world.process_index),
             timeout: self.limits.timeout,
         }
+    }
+
+    /// Local devices that have not come to a call yet, by global id.
+    pub(super) fn late_devices(&self, instance: &Instance) -> Vec<u32> {
+        let members = instance.instruction.members.get(instance.id.group as usize);
+        let local = instance.local().map_or(&[][..], |local| local.group.local_ranks());
+        let absent = local.iter().filter(|rank| !instance.calls.iter().any(|call| call.rank == **rank));
+        absent.filter_map(|&rank| members?.get(rank).copied()).collect()
     }
 }

@@ -1,8 +1,11 @@
 //! One connection to the coordinator, from the handshake to its end.
 
+use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -11,18 +14,24 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::super::handshake::{HELLO_LENGTH, Hellos, Key, PROOF_LENGTH, REFUSAL, hello, is_marked, version};
-use super::super::wire::{Decoder, Frame, JOIN_LIMITS, Join, LIMITS, PROTOCOL, Request, Response};
+use super::super::handshake::{HELLO_LENGTH, Hellos, PROOF_LENGTH, REFUSAL, hello, is_marked, job, version};
+use super::super::reach::is_cut_off;
+use super::super::wire::{Decoder, Frame, JOIN_LIMITS, LIMITS, PROTOCOL, Request, Response};
 use super::state::{Loss, Outgoing};
 use super::{HANDSHAKE_LIMIT, Shared};
 
 const CHUNK: usize = 16 << 10;
 
-pub async fn serve(mut stream: TcpStream, address: SocketAddr, shared: Rc<Shared>) {
+pub async fn serve(mut stream: TcpStream, address: SocketAddr, shared: Rc<Shared>, has_joined: Rc<Cell<bool>>) {
     let _ = stream.set_nodelay(true);
-    let admitted = timeout(HANDSHAKE_LIMIT, admit(&mut stream, &shared.key)).await;
+    let admitted = timeout(HANDSHAKE_LIMIT, admit(&mut stream, &shared)).await;
     let (call, join, decoder) = match admitted {
-        Ok(Ok(admitted)) => admitted,
+        Ok(Ok((call, Request::Join(join), decoder))) => (call, join, decoder),
+        Ok(Ok((call, Request::Status, _))) => {
+            let _ = timeout(HANDSHAKE_LIMIT, tell_status(&mut stream, call, &shared)).await;
+            return;
+        }
+        Ok(Ok(_)) => return tracing::debug!("refused a connection from {address}: it did not join first"),
         Ok(Err(reason)) => return tracing::debug!("refused a connection from {address}: {reason}"),
         Err(_) => return tracing::debug!("refused a connection from {address}: it did not join in time"),
     };
@@ -36,9 +45,7 @@ pub async fn serve(mut stream: TcpStream, address: SocketAddr, shared: Rc<Shared
         return;
     }
     tracing::debug!("process {} ({}) has joined from {address}", join.process_index, join.host);
-    if let Some(this) = tokio::task::try_id() {
-        shared.strangers.borrow_mut().retain(|task| task.id() != this);
-    }
+    has_joined.set(true);
     let (read, write) = stream.into_split();
     let writer = tokio::task::spawn_local(write_all(write, outgoing));
     shared.writers.borrow_mut().push(writer);
@@ -49,9 +56,9 @@ pub async fn serve(mut stream: TcpStream, address: SocketAddr, shared: Rc<Shared
 }
 
 /// Lets the peer prove itself, then reads its first message.
-async fn admit(stream: &mut TcpStream, key: &Key) -> Result<(u64, Join, Decoder), String> {
+async fn admit(stream: &mut TcpStream, shared: &Shared) -> Result<(u64, Request, Decoder), String> {
     let failed = |error: io::Error| error.to_string();
-    let ours = hello().map_err(failed)?;
+    let ours = hello(shared.job).map_err(failed)?;
     let mut peer = [0; HELLO_LENGTH];
     stream.read_exact(&mut peer).await.map_err(failed)?;
     if !is_marked(&peer) {
@@ -61,30 +68,46 @@ async fn admit(stream: &mut TcpStream, key: &Key) -> Result<(u64, Join, Decoder)
     if version(&peer) != PROTOCOL {
         return Err(format!("it speaks rendezvous protocol {}, this coordinator {PROTOCOL}", version(&peer)));
     }
+    if job(&peer).differs_from(shared.job) {
+        tracing::warn!(
+            "refused a process from {}: it belongs to job {}, this is job {}",
+            stream.peer_addr().map_err(failed)?,
+            job(&peer),
+            shared.job
+        );
+        return Err("it belongs to another job".to_owned());
+    }
     let hellos = Hellos { peer, coordinator: ours };
     let mut proof = [0; PROOF_LENGTH];
     stream.read_exact(&mut proof).await.map_err(failed)?;
-    if !key.accepts_peer(&hellos, proof) {
+    if !shared.key.accepts_peer(&hellos, proof) {
         let from = stream.peer_addr().map_err(failed)?;
         tracing::warn!("refused a process from {from}: it has another job token");
         stream.write_all(&REFUSAL).await.map_err(failed)?;
         return Err("it has another job token".to_owned());
     }
-    stream.write_all(&key.verdict(&hellos)).await.map_err(failed)?;
+    stream.write_all(&shared.key.verdict(&hellos)).await.map_err(failed)?;
 
     let mut decoder = Decoder::new(JOIN_LIMITS);
     let mut chunk = [0; 1024];
     loop {
         if let Some(frame) = decoder.next::<Request>().map_err(|error| error.to_string())? {
-            let Request::Join(join) = frame.message else { return Err("it did not join first".to_owned()) };
             decoder.limits = LIMITS;
-            return Ok((frame.call, join, decoder));
+            return Ok((frame.call, frame.message, decoder));
         }
         match stream.read(&mut chunk).await.map_err(failed)? {
             0 => return Err("it closed the connection".to_owned()),
             count => decoder.push(&chunk[..count]),
         }
     }
+}
+
+async fn tell_status(stream: &mut TcpStream, call: u64, shared: &Shared) -> io::Result<()> {
+    let status = postcard::to_stdvec(&shared.state.borrow().status(Instant::now())).map_err(io::Error::other)?;
+    let answer = Frame::with_body(call, Response::Value, Arc::new(status));
+    stream.write_all(&answer.head().map_err(io::Error::other)?).await?;
+    stream.write_all(&answer.body).await?;
+    stream.shutdown().await
 }
 
 async fn read_all(mut stream: OwnedReadHalf, mut decoder: Decoder, process: u32, shared: &Shared) -> Loss {
@@ -98,8 +121,10 @@ async fn read_all(mut stream: OwnedReadHalf, mut decoder: Decoder, process: u32,
             }
             shared.changed.notify_one();
         }
-        match timeout(shared.heartbeat.limit, stream.read(&mut chunk)).await {
-            Err(_) => return Loss::Silent(shared.heartbeat.limit),
+        match timeout(shared.heartbeat.interval, stream.read(&mut chunk)).await {
+            Err(_) if is_cut_off(stream.as_ref().as_fd()) => return Loss::CutOff,
+            // It may be stopped for a while, or busy. For how long is the state's to judge.
+            Err(_) => {}
             Ok(Ok(0) | Err(_)) => return Loss::Closed,
             Ok(Ok(count)) => decoder.push(&chunk[..count]),
         }

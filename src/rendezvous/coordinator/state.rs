@@ -1,15 +1,19 @@
 //! What the coordinator knows, and what it does with each message. No sockets and no clock of its own.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::super::Heartbeat;
-use super::super::report::{Abort, Missing, MissingProcess, Place, ProcessList, Seconds};
-use super::super::wire::{Body, Frame, Join, MAX_BODY, MAX_NAME, Request, Response};
+use super::super::report::{Abort, Missing, MissingProcess, Place, ProcessList, Seconds, named};
+use super::super::status::{JobStatus, ProcessState};
+use super::super::wire::{
+    Body, CONTRIBUTION_LENGTH, Decoder, Frame, Join, LIMITS, MAX_BODY, MAX_NAME, Request, Response, join_contributions,
+};
+use super::super::{Heartbeat, JobId};
+use super::members::Members;
 
 /// The most bytes that all values of the store may have together.
 const MAX_STORE: usize = 4 << 30;
@@ -30,20 +34,25 @@ pub type Outbox = mpsc::UnboundedSender<Outgoing>;
 /// Why a connection ended.
 pub enum Loss {
     Closed,
-    Silent(Duration),
+    CutOff,
     Garbled(String),
-}
-
-struct Peer {
-    outbox: Outbox,
-    address: SocketAddr,
 }
 
 struct Arrival {
     call: u64,
     since: Instant,
     deadline: Instant,
+    /// Half the wait is over, and that has been told.
+    warned: bool,
     body: Body,
+}
+
+/// Processes that wait for all others at one place.
+#[derive(Default)]
+struct Meeting {
+    arrivals: BTreeMap<u32, Arrival>,
+    /// What their contributions have together, as they are sent to all.
+    bytes: usize,
 }
 
 struct KeyWait {
@@ -55,19 +64,24 @@ struct KeyWait {
 
 /// The coordinator's whole memory.
 pub struct State {
+    job: JobId,
+    started: Instant,
     process_count: u32,
     version: String,
     heartbeat: Heartbeat,
     /// Everyone who is connected.
-    peers: BTreeMap<u32, Peer>,
-    /// The host of everyone who ever joined.
-    hosts: BTreeMap<u32, String>,
-    /// Everyone who said goodbye.
-    left: BTreeSet<u32>,
-    meetings: HashMap<Place, BTreeMap<u32, Arrival>>,
+    peers: BTreeMap<u32, Outbox>,
+    members: Members,
+    /// All have joined.
+    complete: bool,
+    /// Half of the time that a stall may last is over, and that has been told.
+    warned: bool,
+    meetings: HashMap<Place, Meeting>,
     store: HashMap<String, Body>,
     store_bytes: usize,
     key_waits: Vec<KeyWait>,
+    /// No wait ends before this. Those that are over are not looked for, as that would take longer the more there are.
+    deadline: Option<Instant>,
     abort: Option<Abort>,
     /// Process 0's call that waits for all other connections to close, and how long.
     last: Option<(u64, Instant)>,
@@ -96,18 +110,29 @@ fn send(outbox: &Outbox, frame: Frame<Response>) {
 }
 
 impl State {
-    pub fn new(process_count: u32, version: String, heartbeat: Heartbeat) -> Self {
+    pub fn new(
+        now: Instant,
+        job: JobId,
+        process_count: u32,
+        version: String,
+        heartbeat: Heartbeat,
+        expected_hosts: Vec<String>,
+    ) -> Self {
         Self {
+            job,
+            started: now,
             process_count,
             version,
             heartbeat,
             peers: BTreeMap::new(),
-            hosts: BTreeMap::new(),
-            left: BTreeSet::new(),
+            members: Members::new(expected_hosts),
+            complete: false,
+            warned: false,
             meetings: HashMap::new(),
             store: HashMap::new(),
             store_bytes: 0,
             key_waits: Vec::new(),
+            deadline: None,
             abort: None,
             last: None,
             last_words: None,
@@ -147,15 +172,15 @@ impl State {
                 self.process_count.saturating_sub(1)
             ));
         }
-        if let Some(host) = self.hosts.get(&process) {
-            let from = self.peers.get(&process).map(|peer| format!(", {}", peer.address)).unwrap_or_default();
+        if let Some(member) = self.members.get(process) {
             return Err(format!(
-                "process {process} has joined already (from {host}{from}): every process needs its own process index"
+                "process {process} has joined already (from {}, {}): every process needs its own process index",
+                member.host, member.address
             ));
         }
         send(&outbox, Frame::new(call, Response::Accepted(self.heartbeat)));
-        self.hosts.insert(process, join.host.clone());
-        self.peers.insert(process, Peer { outbox, address });
+        self.members.insert(join, address);
+        self.peers.insert(process, outbox);
         self.arrive(now, process, call, Place::Join, join.timeout, Body::default());
         Ok(())
     }
@@ -166,9 +191,12 @@ impl State {
         if self.abort.is_some() {
             return;
         }
+        self.members.hear(process, None);
         match message {
-            Request::Heartbeat => {}
-            Request::Join(_) => self.reject(process, call, format!("process {process} has joined already")),
+            Request::Heartbeat(progress) => self.members.hear(process, Some(progress)),
+            Request::Join(_) | Request::Status => {
+                self.reject(process, call, format!("process {process} has joined already"))
+            }
             Request::Put { key } => {
                 let response = match self.put(key, body) {
                     Ok(()) => Response::Done,
@@ -178,7 +206,11 @@ impl State {
             }
             Request::Get { key, timeout } => match self.store.get(&key) {
                 Some(value) => self.answer(process, call, Response::Value, value.clone()),
-                None => self.key_waits.push(KeyWait { process, call, key, deadline: later(now, timeout) }),
+                None => {
+                    let deadline = later(now, timeout);
+                    self.wake_by(deadline);
+                    self.key_waits.push(KeyWait { process, call, key, deadline });
+                }
             },
             Request::TryGet { key } => match self.store.get(&key) {
                 Some(value) => self.answer(process, call, Response::Value, value.clone()),
@@ -191,11 +223,12 @@ impl State {
                 self.arrive(now, process, call, Place::AllGather(name), timeout, body);
             }
             Request::Abort { reason } => {
-                let message = format!("{} failed: {reason}", self.name(process));
+                let message = format!("{} failed: {reason}", self.members.name(process));
+                self.members.set_state(process, ProcessState::Failed);
                 self.abort(Abort { process_index: Some(process), reported: true, message });
             }
             Request::Goodbye { timeout } => {
-                self.left.insert(process);
+                self.members.set_state(process, ProcessState::Done);
                 self.forsake(process);
                 self.arrive(now, process, call, Place::Shutdown, timeout, Body::default());
             }
@@ -205,14 +238,16 @@ impl State {
     /// Takes note that a process's connection has ended.
     pub fn lost(&mut self, process: u32, loss: Loss) {
         self.peers.remove(&process);
-        if self.left.contains(&process) {
+        if self.members.get(process).is_some_and(|member| member.state == ProcessState::Done) {
             self.close_if_last();
             return;
         }
-        let name = self.name(process);
+        self.members.set_state(process, ProcessState::Failed);
+        let name = self.members.name(process);
+        let last_seen = self.members.last_seen(process).map(|seen| format!(", {seen}")).unwrap_or_default();
         let message = match loss {
-            Loss::Closed => format!("{name} died: its connection closed without a goodbye"),
-            Loss::Silent(limit) => format!("{name} died: no heartbeat for {}", Seconds(limit)),
+            Loss::Closed => format!("{name} died: its connection closed without a goodbye{last_seen}"),
+            Loss::CutOff => format!("{name} died: its host cannot be reached any more{last_seen}"),
             Loss::Garbled(what) => format!("{name} was cut off: {what}"),
         };
         self.abort(Abort { process_index: Some(process), reported: false, message });
@@ -225,16 +260,16 @@ impl State {
         }
         tracing::debug!("{abort}");
         let mut others = Vec::new();
-        for (_, peer) in self.peers.iter().filter(|(process, _)| **process != HOST) {
-            send(&peer.outbox, Frame::new(0, Response::Abort(abort.clone())));
+        for (_, outbox) in self.peers.iter().filter(|(process, _)| **process != HOST) {
+            send(outbox, Frame::new(0, Response::Abort(abort.clone())));
             let (mark, written) = oneshot::channel();
-            if peer.outbox.send(Outgoing::Mark(mark)).is_ok() {
+            if outbox.send(Outgoing::Mark(mark)).is_ok() {
                 others.push(written);
             }
         }
         self.last_words = Some(LastWords {
             others,
-            outbox: self.peers.get(&HOST).map(|peer| peer.outbox.clone()),
+            outbox: self.peers.get(&HOST).cloned(),
             frame: Frame::new(0, Response::Abort(abort.clone())),
         });
         self.abort = Some(abort);
@@ -247,18 +282,76 @@ impl State {
         self.last_words.take()
     }
 
-    /// Sends everyone a sign of life.
-    pub fn beat(&self) {
-        for peer in self.peers.values() {
-            send(&peer.outbox, Frame::new(0, Response::Heartbeat));
+    /// Sends everyone a sign of life, and judges theirs.
+    pub fn beat(&mut self, now: Instant) {
+        for outbox in self.peers.values() {
+            send(outbox, Frame::new(0, Response::Heartbeat));
+        }
+        self.members.beat(now);
+        if !self.complete || self.abort.is_some() {
+            return;
+        }
+        self.warn_of_waits(now);
+        let limit = self.heartbeat.beats();
+        let Some(stall) = self.members.stall(limit.div_ceil(2), self.heartbeat, || self.places()) else {
+            self.warned = false;
+            return;
+        };
+        let waited = Seconds(self.heartbeat.interval.saturating_mul(stall.beats));
+        if stall.beats >= limit {
+            let message = format!("no progress for {waited} (the limit is --stall-timeout): {}", stall.text);
+            self.abort(Abort { process_index: stall.culprit, reported: false, message });
+        } else if !std::mem::replace(&mut self.warned, true) {
+            let limit = Seconds(self.heartbeat.limit);
+            tracing::warn!("no progress for {waited}, the job ends after {limit}: {}", stall.text);
+        }
+    }
+
+    /// Tells of meetings for which half the time is over.
+    fn warn_of_waits(&mut self, now: Instant) {
+        let is_late =
+            |arrival: &Arrival| !arrival.warned && now >= arrival.since + (arrival.deadline - arrival.since) / 2;
+        let late = |(place, meeting): (&Place, &Meeting)| {
+            let arrival = meeting.arrivals.values().find(|arrival| is_late(arrival))?;
+            Some((place.clone(), self.missing(now, place, arrival)))
+        };
+        let late: Vec<_> = self.meetings.iter().filter_map(late).collect();
+        for (place, missing) in late {
+            tracing::warn!("{missing}");
+            for arrival in self.meetings.get_mut(&place).into_iter().flat_map(|meeting| meeting.arrivals.values_mut()) {
+                arrival.warned = true;
+            }
+        }
+    }
+
+    /// How the job is doing.
+    pub fn status(&self, now: Instant) -> JobStatus {
+        let processes = self.members.status(self.process_count, self.heartbeat, &self.places());
+        let joined = || processes.iter().filter(|process| process.state != ProcessState::Pending);
+        let mut slices: Vec<u32> = joined().map(|process| process.slice).collect();
+        slices.sort_unstable();
+        slices.dedup();
+        JobStatus {
+            job: if self.job == JobId::default() { String::new() } else { self.job.to_string() },
+            uptime_seconds: now.saturating_duration_since(self.started).as_secs_f64(),
+            process_count: self.process_count,
+            device_count: joined().map(|process| process.device_count).sum(),
+            slice_count: slices.len() as u32,
+            step: self.members.step(),
+            steps_per_second: self.members.step_rate(),
+            sent_bytes: joined().map(|process| process.sent_bytes).sum(),
+            failure: self.abort.as_ref().map(|abort| abort.message.clone()),
+            processes,
         }
     }
 
     /// When `expire` should be called next.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let arrivals = self.meetings.values().flat_map(|arrivals| arrivals.values().map(|arrival| arrival.deadline));
-        let key_waits = self.key_waits.iter().map(|wait| wait.deadline);
-        arrivals.chain(key_waits).chain(self.last.map(|(_, deadline)| deadline)).min()
+        self.deadline.into_iter().chain(self.last.map(|(_, deadline)| deadline)).min()
+    }
+
+    fn wake_by(&mut self, deadline: Instant) {
+        self.deadline = Some(self.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
     }
 
     /// Ends the waits that have run out.
@@ -270,22 +363,27 @@ impl State {
         }
 
         let mut expired = Vec::new();
-        for (place, arrivals) in &self.meetings {
-            let over = arrivals.iter().filter(|(_, arrival)| arrival.deadline <= now);
+        for (place, meeting) in &self.meetings {
+            let over = meeting.arrivals.iter().filter(|(_, arrival)| arrival.deadline <= now);
             expired.extend(over.map(|(process, arrival)| (*process, arrival.call, self.missing(now, place, arrival))));
         }
         for (process, _, missing) in &expired {
-            if let Some(arrivals) = self.meetings.get_mut(&missing.place) {
-                arrivals.remove(process);
+            if let Some(meeting) = self.meetings.get_mut(&missing.place)
+                && let Some(arrival) = meeting.arrivals.remove(process)
+            {
+                meeting.bytes -= CONTRIBUTION_LENGTH + arrival.body.len();
             }
         }
+        let arrivals = self.meetings.values().flat_map(|meeting| meeting.arrivals.values());
+        let deadlines = arrivals.map(|arrival| arrival.deadline).chain(self.key_waits.iter().map(|wait| wait.deadline));
+        self.deadline = deadlines.min();
         let gave_up = expired.iter().find(|(_, _, missing)| missing.place == Place::Join);
         let gave_up = gave_up.map(|(process, _, missing)| (*process, missing.to_string()));
         for (process, call, missing) in expired {
             self.answer(process, call, Response::TimedOut(missing), Body::default());
         }
         if let Some((process, missing)) = gave_up {
-            let message = format!("{} gave up: {missing}", self.name(process));
+            let message = format!("{} gave up: {missing}", self.members.name(process));
             self.abort(Abort { process_index: None, reported: false, message });
         }
 
@@ -299,13 +397,17 @@ impl State {
 
     /// `waiting 3/4, missing process 2`, until all have joined.
     pub fn waiting_line(&self) -> Option<String> {
-        let absent: Vec<_> = (0..self.process_count)
-            .filter(|process| !self.hosts.contains_key(process))
-            .map(|process_index| MissingProcess { process_index, host: None, waits_at: None })
-            .collect();
-        let joined = self.hosts.len();
-        let waiting = self.abort.is_none() && !absent.is_empty();
-        waiting.then(|| format!("waiting {joined}/{}, missing {}", self.process_count, ProcessList(&absent)))
+        if self.complete || self.abort.is_some() {
+            return None;
+        }
+        let absent = (0..self.process_count).filter(|process| self.members.get(*process).is_none());
+        let absent: Vec<_> = absent.map(|process| self.members.missing(process)).collect();
+        Some(format!("waiting {}/{}, missing {}", self.members.len(), self.process_count, ProcessList(&named(&absent))))
+    }
+
+    /// How many processes have joined.
+    pub fn joined(&self) -> usize {
+        self.members.len()
     }
 
     /// Ends all connections once what is queued for them is written.
@@ -314,16 +416,9 @@ impl State {
         self.last_words = None;
     }
 
-    fn name(&self, process: u32) -> String {
-        match self.hosts.get(&process) {
-            Some(host) if !host.is_empty() => format!("process {process} ({host})"),
-            _ => format!("process {process}"),
-        }
-    }
-
     fn answer(&self, process: u32, call: u64, response: Response, body: Body) {
-        if let Some(peer) = self.peers.get(&process) {
-            send(&peer.outbox, Frame::with_body(call, response, body));
+        if let Some(outbox) = self.peers.get(&process) {
+            send(outbox, Frame::with_body(call, response, body));
         }
     }
 
@@ -353,37 +448,42 @@ impl State {
 
     fn arrive(&mut self, now: Instant, process: u32, call: u64, place: Place, timeout: Duration, body: Body) {
         if let Place::Barrier(name) | Place::AllGather(name) = &place {
-            let gone = self.left.first();
+            let gone = self.members.first_gone();
             let reason = match check_name("name", name) {
                 Err(reason) => Some(reason),
-                Ok(()) => gone.map(|gone| format!("{place} cannot be met: {} has left the job", self.name(*gone))),
+                Ok(()) => {
+                    gone.map(|gone| format!("{place} cannot be met: {} has left the job", self.members.name(gone)))
+                }
             };
             if let Some(reason) = reason {
                 return self.reject(process, call, reason);
             }
         }
-        let arrivals = self.meetings.entry(place.clone()).or_default();
-        if arrivals.contains_key(&process) {
+        let meeting = self.meetings.entry(place.clone()).or_default();
+        if meeting.arrivals.contains_key(&process) {
             return self.reject(process, call, format!("process {process} is already at {place}"));
         }
-        let gathered = arrivals.values().map(|arrival| arrival.body.len()).sum::<usize>() + body.len();
-        if gathered > MAX_BODY {
+        let bytes = meeting.bytes + CONTRIBUTION_LENGTH + body.len();
+        if bytes > MAX_BODY {
             return self.reject(process, call, format!("{place} would have more than {MAX_BODY} bytes"));
         }
-        arrivals.insert(process, Arrival { call, since: now, deadline: later(now, timeout), body });
-        if arrivals.len() == self.process_count as usize {
-            let arrivals = self.meetings.remove(&place).unwrap_or_default();
-            self.complete(now, &place, arrivals);
+        meeting.bytes = bytes;
+        let deadline = later(now, timeout);
+        meeting.arrivals.insert(process, Arrival { call, since: now, deadline, warned: false, body });
+        if meeting.arrivals.len() == self.process_count as usize {
+            let Meeting { arrivals, .. } = self.meetings.remove(&place).unwrap_or_default();
+            return self.complete(now, &place, arrivals);
         }
+        self.wake_by(deadline);
     }
 
     fn complete(&mut self, now: Instant, place: &Place, arrivals: BTreeMap<u32, Arrival>) {
         match place {
             Place::Join => {
-                let hosts: Vec<_> = self.hosts.values().cloned().collect();
+                self.complete = true;
+                let hosts = Arc::new(postcard::to_stdvec(&self.members.hosts()).unwrap_or_default());
                 for (process, arrival) in arrivals {
-                    let welcome = Response::Welcome { hosts: hosts.clone() };
-                    self.answer(process, arrival.call, welcome, Body::default());
+                    self.answer(process, arrival.call, Response::Welcome, hosts.clone());
                 }
             }
             Place::Barrier(_) => {
@@ -392,13 +492,9 @@ impl State {
                 }
             }
             Place::AllGather(_) => {
-                let lengths: Vec<_> = arrivals.values().map(|arrival| arrival.body.len() as u64).collect();
-                let mut all = Vec::with_capacity(arrivals.values().map(|arrival| arrival.body.len()).sum());
-                arrivals.values().for_each(|arrival| all.extend_from_slice(&arrival.body));
-                let all = Arc::new(all);
+                let all = Arc::new(join_contributions(arrivals.values().map(|arrival| &arrival.body[..])));
                 for (process, arrival) in arrivals {
-                    let gathered = Response::Gathered { lengths: lengths.clone() };
-                    self.answer(process, arrival.call, gathered, all.clone());
+                    self.answer(process, arrival.call, Response::Gathered, all.clone());
                 }
             }
             Place::Shutdown => {
@@ -411,6 +507,8 @@ impl State {
                 }
                 self.close_if_last();
             }
+            // Nobody meets at a key.
+            Place::Key(_) => {}
         }
     }
 
@@ -425,31 +523,40 @@ impl State {
 
     /// Ends the meetings that cannot happen any more because a process has left.
     fn forsake(&mut self, process: u32) {
-        let name = self.name(process);
-        for (place, arrivals) in std::mem::take(&mut self.meetings) {
+        let name = self.members.name(process);
+        for (place, meeting) in std::mem::take(&mut self.meetings) {
             if place == Place::Shutdown {
-                self.meetings.insert(place, arrivals);
+                self.meetings.insert(place, meeting);
                 continue;
             }
-            for (waiting, arrival) in arrivals {
+            for (waiting, arrival) in meeting.arrivals {
                 self.reject(waiting, arrival.call, format!("{place} cannot be met: {name} has left the job"));
             }
         }
     }
 
+    /// Where processes wait, the first place of each.
+    fn places(&self) -> BTreeMap<u32, Place> {
+        let waits = self.key_waits.iter().map(|wait| (wait.process, Place::Key(wait.key.clone())));
+        let mut places: BTreeMap<u32, Place> = waits.collect();
+        for (place, meeting) in &self.meetings {
+            for process in meeting.arrivals.keys() {
+                let first = places.entry(*process).or_insert_with(|| place.clone());
+                if *place < *first {
+                    *first = place.clone();
+                }
+            }
+        }
+        places
+    }
+
     fn missing(&self, now: Instant, place: &Place, arrival: &Arrival) -> Missing {
         let here = self.meetings.get(place);
-        let absent = (0..self.process_count).filter(|process| here.is_none_or(|here| !here.contains_key(process)));
-        let processes = absent.map(|process_index| MissingProcess {
-            process_index,
-            host: self.hosts.get(&process_index).cloned(),
-            waits_at: self
-                .meetings
-                .iter()
-                .filter(|(_, arrivals)| arrivals.contains_key(&process_index))
-                .map(|(place, _)| place.clone())
-                .min(),
-        });
+        let absent =
+            (0..self.process_count).filter(|process| here.is_none_or(|here| !here.arrivals.contains_key(process)));
+        let mut places = self.places();
+        let processes =
+            absent.map(|process| MissingProcess { waits_at: places.remove(&process), ..self.members.missing(process) });
         Missing {
             place: place.clone(),
             waited: now.saturating_duration_since(arrival.since),
@@ -474,6 +581,27 @@ fn check_name(what: &str, name: &str) -> Result<(), String> {
         return Err(format!("a {what} of {} bytes is too long: the limit is {MAX_NAME}", name.len()));
     }
     Ok(())
+}
+
+/// See [`take_untrusted`](super::super::take_untrusted): the messages of two processes that have joined.
+pub fn take_untrusted(bytes: &[u8]) {
+    let now = Instant::now();
+    let mut state = State::new(now, JobId::default(), 2, String::new(), Heartbeat::default(), Vec::new());
+    let (outbox, _sent) = mpsc::unbounded_channel();
+    for process_index in 0..2 {
+        let timeout = Duration::MAX;
+        let (version, host) = (String::new(), String::new());
+        let join = Join { version, process_index, process_count: 2, host, slice: 0, timeout };
+        let _ = state.join(now, 1, &join, outbox.clone(), ([127, 0, 0, 1], 1).into());
+    }
+    let mut decoder = Decoder::new(LIMITS);
+    decoder.push(bytes);
+    while let Ok(Some(frame)) = decoder.next::<Request>() {
+        state.handle(now, (frame.call % 2) as u32, frame);
+        state.beat(now);
+        state.expire(now);
+        state.status(now).to_prometheus();
+    }
 }
 
 #[cfg(test)]

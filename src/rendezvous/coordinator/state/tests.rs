@@ -1,7 +1,7 @@
 use super::*;
 
 fn state(process_count: u32) -> State {
-    State::new(process_count, "1".into(), Heartbeat::default())
+    State::new(Instant::now(), JobId::default(), process_count, "1".into(), Heartbeat::default(), Vec::new())
 }
 
 fn join(state: &mut State, process_index: u32) -> mpsc::UnboundedReceiver<Outgoing> {
@@ -11,6 +11,7 @@ fn join(state: &mut State, process_index: u32) -> mpsc::UnboundedReceiver<Outgoi
         process_index,
         process_count: state.process_count,
         host: format!("host-{process_index}"),
+        slice: 0,
         timeout: Duration::MAX,
     };
     state.join(Instant::now(), 1, &join, outbox, ([127, 0, 0, 1], 1).into()).unwrap();
