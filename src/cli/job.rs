@@ -96,7 +96,7 @@ struct LaterOptions {
 }
 
 /// Who this process is.
-#[allow(clippy::large_enum_variant, reason = "there is one of them")]
+#[allow(clippy::large_enum_variant, reason = "a process has one")]
 pub enum Role {
     /// The one that starts the controllers.
     Launcher { processes: u32 },

@@ -7,8 +7,7 @@ use super::{COLLECTIVE_TARGET, LOGICAL_ID_TARGET, MARKER_TARGET};
 use crate::dtype::DType;
 use crate::hlo::{groups, shape};
 use crate::proto::{
-    CustomCallApiVersion, HloInstructionCommon, HloInstructionDetails, HloInstructionProto, LiteralProto, ShapeProto,
-    SourceTarget,
+    CustomCallApiVersion, HloInstructionCommon, HloInstructionProto, LiteralProto, ShapeProto, SourceTarget,
 };
 
 /// A collective of groups of one: the operands themselves.
@@ -59,14 +58,14 @@ pub(super) fn make_collective(instruction: &mut HloInstructionProto, shapes: &Ha
 
 /// A custom call that does nothing with its operands but need them.
 pub(super) fn make_marker(operand_ids: Vec<i64>) -> HloInstructionProto {
-    HloInstructionProto::from(HloInstructionCommon { operand_ids, ..Default::default() }).with_details(
-        HloInstructionDetails {
-            custom_call_target: MARKER_TARGET.to_owned(),
-            custom_call_api_version: CustomCallApiVersion::API_VERSION_TYPED_FFI.into(),
-            custom_call_has_side_effect: true,
-            ..Default::default()
-        },
-    )
+    let mut marker = HloInstructionProto::default();
+    marker.opcode = "custom-call".to_owned();
+    marker.shape = shape::scalar(DType::U32).into();
+    marker.operand_ids = operand_ids;
+    marker.details_mut().custom_call_target = MARKER_TARGET.to_owned();
+    marker.details_mut().custom_call_api_version = CustomCallApiVersion::API_VERSION_TYPED_FFI.into();
+    marker.details_mut().custom_call_has_side_effect = true;
+    marker
 }
 
 /// Tells a collective's custom call which collective it is.

@@ -269,19 +269,16 @@ impl<'a> Threader<'a> {
         self.emit("get-tuple-element", name, shape, element)
     }
 
-    fn emit(&mut self, opcode: &str, name: &str, shape: ShapeProto, rest: impl Into<HloInstructionProto>) -> i64 {
+    fn emit(&mut self, opcode: &str, name: &str, shape: ShapeProto, rest: HloInstructionCommon) -> i64 {
         let id = self.fresh.instruction(self.computation.id);
         self.emit_as(id, opcode, name, shape, rest);
         id
     }
 
-    fn emit_as(&mut self, id: i64, opcode: &str, name: &str, shape: ShapeProto, rest: impl Into<HloInstructionProto>) {
+    fn emit_as(&mut self, id: i64, opcode: &str, name: &str, shape: ShapeProto, rest: HloInstructionCommon) {
         self.shapes.insert(id, shape.clone());
-        let mut instruction = rest.into();
-        instruction.id = id;
-        instruction.opcode = opcode.to_owned();
-        instruction.name = self.fresh.name(name);
-        instruction.shape = shape.into();
-        self.computation.instructions.push(instruction);
+        let (name, opcode) = (self.fresh.name(name), opcode.to_owned());
+        let instruction = HloInstructionCommon { id, opcode, name, shape: shape.into(), ..rest };
+        self.computation.instructions.push(instruction.into());
     }
 }

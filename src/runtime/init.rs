@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::cluster::{self, ClusterError, Detected, Environment};
 use crate::launch::{ControllerEnv, EnvironmentError, PEER_FAILED, Settings};
 use crate::plugins::{self, FindError};
-use crate::rendezvous::{self, Abort, JoinError, JoinOptions};
+use crate::rendezvous::{self, Abort, Heartbeat, JoinError, JoinOptions};
 use crate::transport::mesh::Choice;
 
 use super::join::{join, listen_for_peers};
@@ -141,6 +141,7 @@ fn meet(settings: &Settings) -> Result<(World, DataPlaneOptions), InitError> {
             let options = JoinOptions {
                 host_coordinator,
                 token,
+                heartbeat: Heartbeat::within(settings.stall_timeout),
                 ..JoinOptions::new(coordinator, process_index, process_count, settings.rendezvous_timeout)
             };
             (options, true)
@@ -173,6 +174,8 @@ fn of_scheduler(detected: Detected, settings: &Settings) -> Result<JoinOptions, 
     Ok(JoinOptions {
         host_coordinator,
         token,
+        heartbeat: Heartbeat::within(settings.stall_timeout),
+        slice: detected.slice.map_or(0, |slice| slice.index),
         ..JoinOptions::new(coordinator, detected.process_index, process_count, settings.rendezvous_timeout)
     })
 }
@@ -184,7 +187,7 @@ const GRACE: Duration = Duration::from_secs(1);
 fn end_with_others(world: &World, launched: bool) {
     let this = world.process_index();
     world.on_abort(move |abort| {
-        if abort.process_index == Some(this) {
+        if abort.reported && abort.process_index == Some(this) {
             return;
         }
         let message = message_of(abort, this, launched);
