@@ -21,12 +21,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         .descriptor_set(&descriptor_file)
         .files(&files)
         .generate_views(false)
-        // Inline, an instruction would take 6 KB, most of it for fields that only one opcode has, and a sharding 600 bytes.
+        // Inline, an instruction would take kilobytes, most of them for what few have, and a sharding 600 bytes.
         .box_type(PointerRepr::Box)
         .box_type_custom_in(
             "crate::proto::Shared<*>",
-            &["xla.HloInstructionProto.shape", "xla.ProgramShapeProto.result", "xla.ShapeProto.layout"],
+            &["xla.HloInstructionCommon.shape", "xla.ProgramShapeProto.result", "xla.ShapeProto.layout"],
         )
+        .extern_path(".xla.HloInstructionProto", "crate::proto::HloInstructionProto")
         .include_file("proto.rs")
         .compile()?;
     Ok(())

@@ -1,20 +1,77 @@
 //! Runs one SPMD program over many devices on many host processes, through any PJRT plugin, CPU included.
 //!
-//! The command `spmd-run` is a thin layer over this library. A job's life, as each of its processes sees it:
+//! It is two things in one: the command `spmd-run`, which runs programs that JAX, PyTorch/XLA or a compiler wrote, and the
+//! library that it is a thin layer over, in which the same programs are built in Rust.
 //!
-//! ```no_run
-//! use std::path::Path;
+//! # A tour
 //!
-//! use spmd_run::host_array::{Fill, HostArray};
-//! use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Runtime, World};
-//! use spmd_run::{hlo, plugins};
+//! A **runtime** is one process's part of a job. [`run`] joins whatever job the process was started in (by
+//! `spmd-run -n 4 -- ./program`, by a scheduler, or alone) and leaves it in the end; [`Runtime::init`](runtime::Runtime::init)
+//! is for programs that want to do that themselves.
+//!
+//! A **[`Mesh`](mesh::Mesh)** gives the axes of a grid of devices names, and a **[`NamedSharding`](mesh::NamedSharding)**
+//! says which axes cut which dimensions of an array, as in `jax.sharding`.
+//!
+//! An **[`Array`](runtime::Array)** lies on the devices of the whole job; each process has the parts on its own.
+//!
+//! A **[`Builder`](builder::Builder)** makes programs of formulas, derivatives included, and a
+//! **[`Program`](runtime::Program)** is one that was compiled. It is written for whole arrays: XLA's partitioner divides the
+//! work and inserts the collectives.
+//!
+//! ```
+//! use spmd_run::builder::Builder;
+//! use spmd_run::dtype::DType::F32;
+//! use spmd_run::host_array::HostArray;
+//! use spmd_run::mesh::Mesh;
+//! use spmd_run::runtime::{Array, Program, Runtime};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let plan = Plan { replicas: 1, partitions: 8, processes: 1, devices_per_process: 8 };
-//! let plugin = plugins::find(None)?;
-//! let runtime = Runtime::open(World::alone(), &plugin.path, plan.devices_per_process, DataPlaneOptions::default())?;
-//! println!("{} devices", runtime.topology().device_count());
+//! let runtime = Runtime::builder().devices_per_process(4).init()?;
+//! let mesh = Mesh::new(&[("data", 2), ("model", 2)])?;
+//! let (of_batch, of_weights) = (mesh.sharding(("data", None))?, mesh.sharding((None, "model"))?);
 //!
+//! // One step of gradient descent on a linear layer, the batch over one axis, its outputs over the other.
+//! let b = Builder::new("step");
+//! let w = b.sharded_parameter("w", F32, &[3, 4], &of_weights);
+//! let x = b.sharded_parameter("x", F32, &[8, 3], &of_batch);
+//! let loss = x.matmul(w).tanh().mean(&[]);
+//! let next = (w - b.grad(loss, &[w])[0] * 0.5).with_sharding(&of_weights);
+//! let step = Program::compile(&runtime, b.build(&[next, loss])?)?;
+//!
+//! let ones = |rows, columns| HostArray::from_elements(&[rows, columns], &vec![1f32; rows * columns]);
+//! let x = Array::from_host(&runtime, &ones(8, 3)?, &of_batch)?;
+//! let mut w = Array::from_host(&runtime, &ones(3, 4)?, &of_weights)?;
+//! let mut losses = Vec::new();
+//! for _ in 0..3 {
+//!     let mut results = step.run(&[&w, &x])?;
+//!     let loss = results.remove(1);
+//!     losses.push(loss.to_host()?.to_elements::<f32>()?[0]);
+//!     w = results.remove(0);
+//! }
+//! assert!(losses.is_sorted_by(|a, b| a > b), "{losses:?}");
+//! runtime.shutdown()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Where each device's part is to be written by hand, with `psum` and the like, there is
+//! [`shard_map`](builder::Builder::shard_map). `docs/coming-from-jax.md` has what is called how in JAX and here, and
+//! `examples/` a program for each idea.
+//!
+//! # Programs from elsewhere
+//!
+//! What JAX exports is read by [`hlo::load`](hlo::load()), and compiled by
+//! [`Program::from_source`](runtime::Program::from_source), or as the command does by
+//! [`Executable`](runtime::Executable), which takes and gives arrays of the host:
+//!
+//! ```no_run
+//! use spmd_run::hlo;
+//! use spmd_run::host_array::{Fill, HostArray};
+//! use spmd_run::runtime::{Executable, Plan, Runtime};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let runtime = Runtime::builder().devices_per_process(8).init()?;
+//! let plan = Plan { replicas: 1, partitions: 8, processes: 1, devices_per_process: 8 };
 //! let program = hlo::load(&std::fs::read("hlo/dp_tp_mlp_step.hlo")?, "dp_tp_mlp_step.hlo")?;
 //! let executable = Executable::compile(&runtime, plan, Some(program))?;
 //! let arguments: Vec<HostArray> = executable
@@ -34,6 +91,7 @@
 //! `ARCHITECTURE.md` tells how the modules fit together.
 
 pub mod bench;
+pub mod builder;
 mod bulk_copy;
 pub mod cluster;
 pub mod collective;
@@ -53,3 +111,5 @@ pub mod proto;
 pub mod rendezvous;
 pub mod runtime;
 pub mod transport;
+
+pub use runtime::run;

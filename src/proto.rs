@@ -2,6 +2,7 @@
 
 #![allow(missing_docs)]
 
+mod instruction;
 mod shared;
 
 mod generated {
@@ -9,4 +10,5 @@ mod generated {
 }
 
 pub use generated::xla::*;
+pub use instruction::HloInstructionProto;
 pub use shared::Shared;

@@ -48,20 +48,20 @@ fn hlo_add() -> proto::HloModuleProto {
         ..Default::default()
     };
     let computation_id = 1_i64;
-    let instruction = |name: &str, opcode: &str, id: i64| proto::HloInstructionProto {
+    let instruction = |name: &str, opcode: &str, id: i64| proto::HloInstructionCommon {
         name: name.to_owned(),
         opcode: opcode.to_owned(),
         shape: f32x4.clone().into(),
         id: computation_id << 32 | id,
         ..Default::default()
     };
-    let y = proto::HloInstructionProto { parameter_number: 1, ..instruction("y", "parameter", 1) };
+    let y = proto::HloInstructionCommon { parameter_number: 1, ..instruction("y", "parameter", 1) };
     let operand_ids = vec![computation_id << 32, computation_id << 32 | 1];
-    let sum = proto::HloInstructionProto { operand_ids, ..instruction("sum", "add", 2) };
+    let sum = proto::HloInstructionCommon { operand_ids, ..instruction("sum", "add", 2) };
     let root_id = sum.id;
     let entry = proto::HloComputationProto {
         name: "main".to_owned(),
-        instructions: vec![instruction("x", "parameter", 0), y, sum],
+        instructions: [instruction("x", "parameter", 0), y, sum].map(Into::into).into(),
         program_shape: program_shape.clone().into(),
         id: computation_id,
         root_id,

@@ -1,11 +1,12 @@
 //! Options on the job's control plane: where processes listen, and how the job is watched.
 
 use std::io::{self, IsTerminal};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 
 use clap::Args;
 use spmd_run::cluster::host::{self, Interface};
-use spmd_run::rendezvous::{self, JoinError, JoinOptions};
+use spmd_run::rendezvous::{self, JoinOptions};
+use spmd_run::runtime;
 
 use super::Failure;
 use super::job::join_failure;
@@ -42,7 +43,7 @@ impl ControlOptions {
                 Ok(port) => rendezvous::listen(&SocketAddr::new(address, port).to_string()),
                 Err(_) => rendezvous::listen(coordinator),
             },
-            _ => listen(coordinator, is_shared),
+            _ => runtime::listen_for_peers(coordinator, is_shared),
         };
         listener.map_err(join_failure)
     }
@@ -67,47 +68,6 @@ impl ControlOptions {
         }
         Ok(options)
     }
-}
-
-/// Opens the coordinator's socket. A host's name often leads to a loopback address on that host itself (127.0.1.1), where
-/// processes of others could not reach it: then the socket listens on all addresses.
-fn listen(coordinator: &str, is_shared: bool) -> Result<TcpListener, JoinError> {
-    let listener = rendezvous::listen(coordinator)?;
-    let address = listener.local_addr().ok().filter(|address| address.ip().is_loopback() && !is_loopback(coordinator));
-    match address {
-        Some(address) if is_shared => {
-            drop(listener);
-            rendezvous::listen(&SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()).to_string())
-        }
-        Some(address) => {
-            tracing::warn!(
-                "the coordinator's host leads to the loopback address {address} here: processes of other hosts cannot \
-                 reach it"
-            );
-            Ok(listener)
-        }
-        None => Ok(listener),
-    }
-}
-
-/// Whether `HOST:PORT` says that it is a loopback address, on whichever host.
-pub fn is_loopback(address: &str) -> bool {
-    let is_loopback = address.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback());
-    is_loopback || address.starts_with("localhost:")
-}
-
-/// The address of the interface that leads to the coordinator; loopback where that cannot be told.
-pub fn address_towards(coordinator: &str) -> IpAddr {
-    // Connecting a datagram socket sends nothing: it only chooses a route.
-    let route = |to: SocketAddr| {
-        let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        let socket = UdpSocket::bind((any, 0))?;
-        socket.connect(to)?;
-        socket.local_addr()
-    };
-    let resolved = coordinator.to_socket_addrs().into_iter().flatten();
-    let address = resolved.map(route).find_map(Result::ok);
-    address.map_or(Ipv4Addr::LOCALHOST.into(), |address: SocketAddr| address.ip())
 }
 
 /// An interface's address, IPv4 first.

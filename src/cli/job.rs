@@ -1,18 +1,18 @@
 //! Options that every command with controller processes takes, and who this process is under them.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use spmd_run::cluster::{self, Detected, Environment, host};
-use spmd_run::launch::ControllerEnv;
+use spmd_run::cluster::{self, Detected, Environment};
+use spmd_run::launch::{ControllerEnv, Settings};
 use spmd_run::plugins;
-use spmd_run::rendezvous::{Abort, Heartbeat, JobToken, JoinError, JoinOptions, Rendezvous};
-use spmd_run::runtime::{DataPlaneOptions, Fact, World};
-use spmd_run::transport::Carrier;
+use spmd_run::rendezvous::{Abort, Heartbeat, JobToken, JoinError, JoinOptions};
+use spmd_run::runtime::{self, DataPlaneOptions, Fact, World};
 use spmd_run::transport::mesh::Choice;
 
-use super::control::{ControlOptions, address_towards, is_loopback};
+use super::control::ControlOptions;
 use super::launch::LaunchOptions;
 use super::mpi::{self, Meeting, Session};
 use super::{Failure, exit};
@@ -138,6 +138,45 @@ impl JobOptions {
             }
             Role::Controller(membership) => membership.take_part(self, part),
         }
+    }
+
+    /// Whether this process has been started as one of the job, for a program that joins it by itself.
+    pub fn is_member(&self) -> Result<bool, Failure> {
+        let by_hand = self.coordinator.is_some() && self.process_id.is_some() && self.processes.is_some();
+        if ControllerEnv::is_set() || by_hand || self.cluster == Cluster::None {
+            return Ok(ControllerEnv::is_set() || by_hand);
+        }
+        let detected = cluster::detect(&Environment::of_process()).map_err(Failure::wrong_usage)?;
+        Ok(detected.is_some_and(|detected| detected.process_count != Some(1)))
+    }
+
+    /// Starts this command again in every process of the job: there it gives way to its program.
+    pub fn launch_programs(&self) -> Result<u8, Failure> {
+        match self.role(|| Ok(None))? {
+            Role::Launcher { processes } => self.launch(processes, &[]),
+            Role::Controller(_) => Err(Failure::usage("this process is part of a job already")),
+        }
+    }
+
+    /// The environment by which a program that joins the job by itself learns of these options.
+    pub fn environment_of_program(&self) -> Result<Vec<(&'static str, OsString)>, Failure> {
+        let unheard = [("--transport", self.transport != Transport::Auto), ("--timeout", self.timeout.is_some())];
+        if let Some((option, _)) = unheard.iter().find(|(_, given)| *given) {
+            return Err(Failure::usage(format!("{option}: a program of its own cannot be told: leave it out")));
+        }
+        let settings = Settings {
+            devices_per_process: self.devices_per_process(),
+            plugin: self.plugin.clone(),
+            rendezvous_timeout: self.rendezvous_timeout,
+            stall_timeout: self.stall_timeout,
+        };
+        let mut environment = settings.to_env();
+        if let (Some(coordinator), Some(index), Some(count)) = (&self.coordinator, self.process_id, self.processes) {
+            environment.extend(ControllerEnv::place(coordinator, index, count));
+            let token = job_token(self.token_file.as_deref())?;
+            environment.extend(token.map(|token| (JobToken::VARIABLE, token.reveal().into())));
+        }
+        Ok(environment)
     }
 
     /// Starts the processes of the job and waits for its end; `files` as for [`JobOptions::run`].
@@ -267,7 +306,7 @@ impl JobOptions {
         let coordinator = detected.coordinator.clone().map_err(|reason| {
             Failure::usage(format!("{scheduler} started this process, {reason}: give --coordinator HOST:PORT"))
         })?;
-        if detected.local.is_some() && !detected.on_one_host() && is_loopback(&coordinator) {
+        if detected.local.is_some() && !detected.on_one_host() && runtime::is_loopback(&coordinator) {
             return Err(Failure::usage(format!(
                 "the coordinator {coordinator} is a loopback address, which leads every host to itself, and {scheduler} \
                  started processes on several: give the address of process 0's host"
@@ -348,19 +387,12 @@ impl Membership {
             Membership::Launched(options) => (options, true, None),
             Membership::ByHand(options, session) => (options, false, session),
         };
-        let asked = job.control.address()?.filter(|address| !address.is_unspecified());
-        let towards_coordinator = asked.unwrap_or_else(|| address_towards(&options.coordinator));
-        let secret = options.token.as_ref().map(|token| token.derive_key("spmd-run 2026 data plane"));
-        let rendezvous = Rendezvous::join(options).map_err(join_failure)?;
-        let on_several_hosts = rendezvous.hosts().iter().any(|host| Some(host) != rendezvous.hosts().first());
-        // Strangers may knock at an address that other hosts reach.
-        let is_hidden = asked.is_none() && towards_coordinator.is_loopback() && on_several_hosts && secret.is_some();
-        let data_plane = DataPlaneOptions {
-            address: if is_hidden { host::address_for_peers() } else { towards_coordinator },
-            secret: secret.unwrap_or([0; 32]),
-            transport: session.as_ref().map_or(Carrier::Mesh(job.mesh_choice()), mpi::carrier),
-        };
-        let world = World::of(rendezvous, job.stall_timeout);
+        let bind = job.control.address()?;
+        let (world, mut data_plane) =
+            runtime::join(options, bind, job.stall_timeout, job.mesh_choice()).map_err(join_failure)?;
+        if let Some(session) = &session {
+            data_plane.transport = mpi::carrier(session);
+        }
         watch_time(job.timeout, world.clone(), launched);
         leave_when_aborted(&world, launched);
         let code = part(world.clone(), data_plane).and_then(|code| {

@@ -4,6 +4,7 @@ mod bench;
 mod control;
 mod devices;
 mod doctor;
+mod exec;
 mod failure;
 mod inspect;
 mod job;
@@ -30,7 +31,7 @@ pub use failure::Failure;
     name = "spmd-run",
     version,
     about,
-    override_usage = "spmd-run [-n N] [OPTIONS] PROGRAM\n       spmd-run COMMAND"
+    override_usage = "spmd-run [-n N] [OPTIONS] PROGRAM\n       spmd-run [-n N] [OPTIONS] -- COMMAND ARGUMENTS\n       spmd-run COMMAND"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -41,6 +42,8 @@ struct Cli {
 enum Command {
     /// Run a program (the default: `spmd-run -n 4 program.hlo`)
     Run(run::Options),
+    /// Run a program that uses the library in every process (the default with `--`: `spmd-run -n 4 -- ./program`)
+    Exec(exec::Options),
     /// Show the global device view: counts and a table of processes
     Devices(devices::Options),
     /// Show what a program is and what it will do, or the program itself at any stage; nothing is run
@@ -67,7 +70,7 @@ enum Format {
 
 /// What launchers start on each host.
 const HELPER: &str = "__host";
-const COMMANDS: [&str; 8] = ["run", "devices", "inspect", "bench", "doctor", "status", "plugin", "help"];
+const COMMANDS: [&str; 9] = ["run", "exec", "devices", "inspect", "bench", "doctor", "status", "plugin", "help"];
 const NOT_YET: [&str; 1] = ["coordinator"];
 
 /// Parses the arguments, runs the command and turns a failure into its message and exit code.
@@ -91,6 +94,7 @@ pub fn main() -> u8 {
     };
     let outcome = match cli.command {
         Command::Run(options) => run::main(options),
+        Command::Exec(options) => exec::main(options),
         Command::Devices(options) => devices::main(options),
         Command::Inspect(options) => inspect::main(options),
         Command::Bench(options) => bench::main(options),
@@ -122,7 +126,8 @@ fn quieten_plugins() {
     }
 }
 
-/// Inserts `run` where the first argument is neither a command nor a question about the tool itself.
+/// Inserts `run`, or `exec` if a command of its own follows after `--`, where the first argument is neither a command nor a
+/// question about the tool itself.
 fn with_default_command(mut arguments: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
     let first = arguments.get(1).and_then(|argument| argument.to_str()).unwrap_or_default();
     if NOT_YET.contains(&first) {
@@ -133,7 +138,8 @@ fn with_default_command(mut arguments: Vec<OsString>) -> Result<Vec<OsString>, F
         return Err(Failure::usage(format!("'{first}' is neither a file nor a command: did you mean '{command}'?")));
     }
     if arguments.len() > 1 && !asks_about_tool && first != HELPER && !COMMANDS.contains(&first) {
-        arguments.insert(1, "run".into());
+        let has_command = arguments.iter().any(|argument| argument == "--");
+        arguments.insert(1, if has_command { "exec" } else { "run" }.into());
     }
     Ok(arguments)
 }

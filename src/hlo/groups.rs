@@ -4,7 +4,7 @@
 //! Whether an id names a replica, a partition or a device follows from `channel_id` and `use_global_device_ids`
 //! (XLA, `CollectiveOpGroupMode`).
 
-use crate::proto::__buffa::oneof::hlo_instruction_proto::ReplicaGroupList;
+use crate::proto::__buffa::oneof::hlo_instruction_details::ReplicaGroupList;
 use crate::proto::{
     AxisRefProto, CollectiveDeviceListProto, HloInstructionProto, HloModuleProto, IotaReplicaGroupListProto,
     MeshAxesReplicaGroupListProto, MeshProto, ReplicaGroup,
@@ -102,7 +102,7 @@ pub fn group_mode(instruction: &HloInstructionProto) -> Result<GroupMode, GroupE
         instruction.opcode.as_str(),
         "all-reduce" | "all-reduce-start" | "all-gather" | "all-gather-start" | "reduce-scatter"
     );
-    match (has_channel, instruction.use_global_device_ids) {
+    match (has_channel, instruction.details().use_global_device_ids) {
         (false, true) => Err(GroupError::GlobalIdsWithoutChannel { instruction: instruction.name.clone() }),
         (false, false) => Ok(GroupMode::CrossReplica),
         (true, _) if !knows_global_ids => Ok(GroupMode::CrossPartition),
@@ -115,10 +115,10 @@ pub fn group_mode(instruction: &HloInstructionProto) -> Result<GroupMode, GroupE
 pub fn replica_groups(instruction: &HloInstructionProto) -> Result<Vec<Vec<i64>>, GroupError> {
     let plain =
         |groups: &[ReplicaGroup]| groups.iter().map(|group| group.replica_ids.clone()).collect::<Vec<Vec<i64>>>();
-    let groups = if !instruction.replica_groups.is_empty() {
-        Ok(plain(&instruction.replica_groups))
+    let groups = if !instruction.details().replica_groups.is_empty() {
+        Ok(plain(&instruction.details().replica_groups))
     } else {
-        match &instruction.replica_group_list {
+        match &instruction.details().replica_group_list {
             None => Ok(Vec::new()),
             Some(ReplicaGroupList::CollectiveDeviceList(list)) => match list.iota_replica_group_list.as_option() {
                 Some(iota) if list.replica_groups.is_empty() => expand_iota(iota),
@@ -135,20 +135,20 @@ pub fn replica_groups(instruction: &HloInstructionProto) -> Result<Vec<Vec<i64>>
 
 /// Spells the instruction's replica groups as plain lists.
 pub fn set_replica_groups(instruction: &mut HloInstructionProto, groups: Vec<Vec<i64>>) {
-    instruction.replica_groups.clear();
-    instruction.replica_group_list = None;
+    instruction.details_mut().replica_groups.clear();
+    instruction.details_mut().replica_group_list = None;
     if !groups.is_empty() {
         let replica_groups =
             groups.into_iter().map(|replica_ids| ReplicaGroup { replica_ids, ..Default::default() }).collect();
         let list = CollectiveDeviceListProto { replica_groups, ..Default::default() };
-        instruction.replica_group_list = Some(ReplicaGroupList::from(list));
+        instruction.details_mut().replica_group_list = Some(ReplicaGroupList::from(list));
     }
 }
 
 /// Spells every replica group of a module as plain lists, which plugins of every age read.
 pub fn expand_replica_groups(module: &mut HloModuleProto) -> Result<(), GroupError> {
     for instruction in module.computations.iter_mut().flat_map(|computation| &mut computation.instructions) {
-        if instruction.replica_group_list.is_some() || !instruction.replica_groups.is_empty() {
+        if instruction.details().replica_group_list.is_some() || !instruction.details().replica_groups.is_empty() {
             let groups = replica_groups(instruction)?;
             set_replica_groups(instruction, groups);
         }
@@ -221,7 +221,7 @@ pub fn device_pairs(
     let copies = if ids.mode == GroupMode::CrossReplica { partitions } else { replicas };
     let mut pairs = Vec::new();
     let mut is_target = vec![false; (replicas * partitions) as usize];
-    for pair in &instruction.source_target_pairs {
+    for pair in &instruction.details().source_target_pairs {
         ids.check(pair.source)?;
         ids.check(pair.target)?;
         for copy in 0..copies {
@@ -412,13 +412,16 @@ fn transpose(values: &[i64], dims: &[i64], order: &[usize]) -> Result<Vec<i64>, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::SourceTarget;
     use crate::proto::axis_ref_proto::SubAxis;
     use crate::proto::mesh_proto::MeshAxis;
+    use crate::proto::{HloInstructionCommon, HloInstructionDetails, SourceTarget};
 
     fn collective(opcode: &str, channel_id: i64, use_global_device_ids: bool) -> HloInstructionProto {
         let name = format!("{opcode}.1");
-        HloInstructionProto { name, opcode: opcode.to_owned(), channel_id, use_global_device_ids, ..Default::default() }
+        let opcode = opcode.to_owned();
+        let details = HloInstructionDetails { use_global_device_ids, ..Default::default() };
+        HloInstructionProto::from(HloInstructionCommon { name, opcode, channel_id, ..Default::default() })
+            .with_details(details)
     }
 
     fn with_groups(mut instruction: HloInstructionProto, groups: &[&[i64]]) -> HloInstructionProto {
@@ -455,18 +458,18 @@ mod tests {
             .collect();
         let list = MeshAxesReplicaGroupListProto { mesh: mesh.into(), axes, ..Default::default() };
         let mut instruction = collective("all-reduce", 1, true);
-        instruction.replica_group_list = Some(ReplicaGroupList::from(list));
+        instruction.details_mut().replica_group_list = Some(ReplicaGroupList::from(list));
         instruction
     }
 
     #[test]
     fn iota_lists_expand_in_both_places_of_the_wire_format() {
         let mut new = collective("all-reduce", 1, true);
-        new.replica_group_list = Some(ReplicaGroupList::from(iota(2, 4, &[4, 2], &[1, 0])));
+        new.details_mut().replica_group_list = Some(ReplicaGroupList::from(iota(2, 4, &[4, 2], &[1, 0])));
         let mut old = new.clone();
         let list =
             CollectiveDeviceListProto { iota_replica_group_list: iota(4, 2, &[8], &[0]).into(), ..Default::default() };
-        old.replica_group_list = Some(ReplicaGroupList::from(list));
+        old.details_mut().replica_group_list = Some(ReplicaGroupList::from(list));
 
         assert_eq!(replica_groups(&new).unwrap(), [[0, 2, 4, 6], [1, 3, 5, 7]]);
         assert_eq!(replica_groups(&old).unwrap(), [[0, 1], [2, 3], [4, 5], [6, 7]]);
@@ -510,11 +513,11 @@ mod tests {
     #[test]
     fn pairs_are_copied_for_each_partition_or_replica() {
         let mut permute = collective("collective-permute", 0, false);
-        permute.source_target_pairs = vec![SourceTarget { source: 0, target: 1, ..Default::default() }];
+        permute.details_mut().source_target_pairs = vec![SourceTarget { source: 0, target: 1, ..Default::default() }];
         assert_eq!(device_pairs(&permute, 2, 2).unwrap(), [(0, 2), (1, 3)]);
         permute.channel_id = 1;
         assert_eq!(device_pairs(&permute, 2, 2).unwrap(), [(0, 1), (2, 3)]);
-        permute.source_target_pairs.push(SourceTarget { source: 1, target: 1, ..Default::default() });
+        permute.details_mut().source_target_pairs.push(SourceTarget { source: 1, target: 1, ..Default::default() });
         assert!(matches!(device_pairs(&permute, 2, 2), Err(GroupError::Malformed { .. })));
     }
 
@@ -528,7 +531,7 @@ mod tests {
         assert!(matches!(error(with_groups(reduce(), &[&[0, 0]])), GroupError::Twice { device: 0, .. }));
         assert!(matches!(error(with_groups(reduce(), &[&[0]])), GroupError::Missing { device: 1, .. }));
         let mut huge = collective("all-reduce", 0, false);
-        huge.replica_group_list = Some(ReplicaGroupList::from(iota(1 << 40, 1 << 40, &[1 << 62], &[])));
+        huge.details_mut().replica_group_list = Some(ReplicaGroupList::from(iota(1 << 40, 1 << 40, &[1 << 62], &[])));
         assert!(matches!(error(huge), GroupError::Malformed { .. }));
     }
 }

@@ -48,15 +48,29 @@ pub(super) fn infer(
         Rule::ReduceWindow => reduce_window(instruction, first()?, called()?),
         Rule::Dot => dot(first()?, operand(1)?, &instruction.dot_dimension_numbers),
         Rule::Convolution => convolution(first()?, operand(1)?, instruction),
-        Rule::Gather => {
-            gather(first()?, operand(1)?, &instruction.gather_dimension_numbers, &instruction.gather_slice_sizes)
-        }
-        Rule::Pad => pad(first()?, &instruction.padding_config),
+        Rule::Gather => gather(
+            first()?,
+            operand(1)?,
+            &instruction.details().gather_dimension_numbers,
+            &instruction.details().gather_slice_sizes,
+        ),
+        Rule::Pad => pad(first()?, &instruction.details().padding_config),
         Rule::Fft => fft(first()?, instruction),
-        Rule::TopK => top_k(first()?, instruction.k),
+        Rule::TopK => top_k(first()?, instruction.details().k),
         Rule::SetDimensionSize => set_dimension_size(first()?, &instruction.dimensions),
         _ => Err(cannot_infer(opcode)),
     }
+}
+
+/// The shape of an instruction by its opcode's name, as [`infer`].
+pub(crate) fn infer_shape(
+    instruction: &HloInstructionProto,
+    operands: &[&ShapeProto],
+    called: Option<&ShapeProto>,
+) -> Inferred {
+    let opcode = Opcode::from_name(&instruction.opcode);
+    let opcode = opcode.ok_or_else(|| format!("unknown opcode '{}'", instruction.opcode))?;
+    infer(opcode, instruction, operands, called)
 }
 
 fn reduce(instruction: &HloInstructionProto, operand: &ShapeProto, called: &ShapeProto) -> Inferred {
@@ -65,7 +79,7 @@ fn reduce(instruction: &HloInstructionProto, operand: &ShapeProto, called: &Shap
 }
 
 fn reduce_window(instruction: &HloInstructionProto, operand: &ShapeProto, called: &ShapeProto) -> Inferred {
-    let sizes = windowed(&operand.dimensions, &instruction.window.dimensions)?;
+    let sizes = windowed(&operand.dimensions, &instruction.details().window.dimensions)?;
     over_results(called, |element| Ok(array(element, &sizes)))
 }
 
@@ -234,15 +248,15 @@ fn dilated(size: i64, dilation: i64) -> Option<i64> {
 }
 
 fn convolution(lhs: &ShapeProto, rhs: &ShapeProto, instruction: &HloInstructionProto) -> Inferred {
-    let numbers = &*instruction.convolution_dimension_numbers;
+    let numbers = &*instruction.details().convolution_dimension_numbers;
     let size = |shape: &ShapeProto, dim: i64| {
         let size = usize::try_from(dim).ok().and_then(|dim| shape.dimensions.get(dim)).copied();
         size.ok_or_else(|| format!("{} has no dimension {dim}", text_without_layout(shape)))
     };
     let spatial = numbers.input_spatial_dimensions.iter().map(|&dim| size(lhs, dim)).collect::<Result<Vec<_>, _>>()?;
-    let spatial = windowed(&spatial, &instruction.window.dimensions)?;
+    let spatial = windowed(&spatial, &instruction.details().window.dimensions)?;
     let mut dims = vec![0; lhs.dimensions.len()];
-    let batch = size(lhs, numbers.input_batch_dimension)? / instruction.batch_group_count.max(1);
+    let batch = size(lhs, numbers.input_batch_dimension)? / instruction.details().batch_group_count.max(1);
     let features = size(rhs, numbers.kernel_output_feature_dimension)?;
     let outer = [(numbers.output_batch_dimension, batch), (numbers.output_feature_dimension, features)];
     for (dim, size) in numbers.output_spatial_dimensions.iter().copied().zip(spatial).chain(outer) {
@@ -291,11 +305,11 @@ fn pad(operand: &ShapeProto, config: &PaddingConfig) -> Inferred {
 
 fn fft(operand: &ShapeProto, instruction: &HloInstructionProto) -> Inferred {
     let mut result = operand.clone();
-    let last = (result.dimensions.last_mut(), instruction.fft_length.last());
+    let last = (result.dimensions.last_mut(), instruction.details().fft_length.last());
     let (Some(size), Some(&length)) = last else {
         return Err("a Fourier transform has at least one dimension".to_owned());
     };
-    match instruction.fft_type.as_known() {
+    match instruction.details().fft_type.as_known() {
         Some(FftType::RFFT) => {
             *size = if length > 0 { length / 2 + 1 } else { 0 };
             with_type(&result, complex(dtype(operand)))

@@ -41,11 +41,13 @@ mod verify;
 
 pub use dead_code::remove_dead_code;
 pub use difference::{Difference, first_difference};
+pub(crate) use infer::infer_shape;
 pub(crate) use load::decode;
 pub use load::{Form, LoadError, load, load_with_form};
 pub use parse::{ParseError, parse};
 pub use print::print;
 pub use source::{Position, Source};
+pub(crate) use verify::verify_instruction;
 pub use verify::{VerifyError, verify};
 
 use std::sync::Arc;

@@ -35,6 +35,14 @@ pub enum ArrayError {
         /// Shape as in HLO text.
         expected: String,
     },
+    /// The elements were to be read as another type.
+    #[error("the elements of {shape} are not {asked}")]
+    WrongType {
+        /// Shape as in HLO text.
+        shape: String,
+        /// The type that was asked for.
+        asked: DType,
+    },
     /// More bytes than can be addressed or allocated.
     #[error("{shape} is too large for the memory of this machine")]
     TooLarge {
@@ -51,6 +59,11 @@ impl HostArray {
             return Err(ArrayError::WrongLength { shape: shape_text(dtype, &dims), expected, actual: data.len() });
         }
         Ok(HostArray { dtype, dims, data })
+    }
+
+    /// An array whose data is as long as its shape asks for.
+    pub(super) fn of_bytes(dtype: DType, dims: Vec<usize>, data: Vec<u8>) -> HostArray {
+        HostArray { dtype, dims, data }
     }
 
     /// An array of zero bytes.

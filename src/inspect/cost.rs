@@ -122,7 +122,8 @@ fn of_instruction(graph: &Graph, at: usize, instruction: &HloInstructionProto) -
             combined.saturating_mul(combiner())
         }
         "reduce-window" => {
-            let window = product(instruction.window.dimensions.iter().map(|dim| u64::try_from(dim.size).ok()));
+            let window =
+                product(instruction.details().window.dimensions.iter().map(|dim| u64::try_from(dim.size).ok()));
             first_elements(instruction).saturating_mul(window.saturating_sub(1)).saturating_mul(combiner())
         }
         "scatter" => operand(2).map_or(0, elements).saturating_mul(combiner()),
@@ -135,7 +136,7 @@ fn of_instruction(graph: &Graph, at: usize, instruction: &HloInstructionProto) -
             out.saturating_mul(n)
         }
         "fft" => {
-            let length = product(instruction.fft_length.iter().map(|&length| u64::try_from(length).ok()));
+            let length = product(instruction.details().fft_length.iter().map(|&length| u64::try_from(length).ok()));
             out.max(input).saturating_mul(5 * u64::from(length.max(1).ilog2()))
         }
         _ => 0,
@@ -146,21 +147,21 @@ fn of_instruction(graph: &Graph, at: usize, instruction: &HloInstructionProto) -
 /// Two operations for each product: output elements × inputs under the window that are no padding × input features.
 fn convolution(instruction: &HloInstructionProto, input: Option<&ShapeProto>, kernel: Option<&ShapeProto>) -> u64 {
     let (Some(input), Some(kernel)) = (input, kernel) else { return 0 };
-    let dims = &instruction.convolution_dimension_numbers;
+    let dims = &instruction.details().convolution_dimension_numbers;
     let output = &instruction.shape;
     let mut products = product([
         extent(output, dims.output_batch_dimension),
         extent(output, dims.output_feature_dimension),
         extent(kernel, dims.kernel_input_feature_dimension),
     ]);
-    for (index, window) in instruction.window.dimensions.iter().enumerate() {
+    for (index, window) in instruction.details().window.dimensions.iter().enumerate() {
         let size = |shape: &ShapeProto, dims: &[i64]| dims.get(index).and_then(|&dim| extent(shape, dim)).unwrap_or(0);
         let (input, output) =
             (size(input, &dims.input_spatial_dimensions), size(output, &dims.output_spatial_dimensions));
         products = products.saturating_mul(valid_positions(window, input as i64, output as i64));
     }
     // Each group of the batch meets its own kernels only.
-    products.saturating_mul(2) / u64::try_from(instruction.batch_group_count).unwrap_or(1).max(1)
+    products.saturating_mul(2) / u64::try_from(instruction.details().batch_group_count).unwrap_or(1).max(1)
 }
 
 /// Pairs of an output position and a kernel position along one dimension that meet an input element.

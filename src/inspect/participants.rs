@@ -68,7 +68,8 @@ pub(super) fn participants(instruction: &HloInstructionProto, layout: &Layout) -
         _ => String::new(),
     };
     if instruction.opcode.starts_with("collective-permute") {
-        let spelled: Vec<_> = instruction.source_target_pairs.iter().map(|pair| (pair.source, pair.target)).collect();
+        let spelled: Vec<_> =
+            instruction.details().source_target_pairs.iter().map(|pair| (pair.source, pair.target)).collect();
         let pairs = groups::device_pairs(instruction, replicas, partitions)?;
         let description = format!("{}{copies}", pairs_text(&spelled, noun));
         let device_ids: Vec<_> = pairs.into_iter().map(|(source, target)| vec![source, target]).collect();

@@ -36,7 +36,7 @@ pub(super) fn trip_count(graph: &Graph, caller: usize, instruction: &HloInstruct
 }
 
 fn noted(instruction: &HloInstructionProto) -> Option<u64> {
-    let config: BackendConfig = serde_json::from_slice(&instruction.backend_config).ok()?;
+    let config: BackendConfig = serde_json::from_slice(&instruction.details().backend_config).ok()?;
     config.known_trip_count?.n.parse().ok()
 }
 
@@ -48,7 +48,7 @@ fn counted(graph: &Graph, caller: usize, instruction: &HloInstructionProto) -> O
     if root.opcode != "compare" {
         return None;
     }
-    let direction = root.comparison_direction.as_str();
+    let direction = root.details().comparison_direction.as_str();
     let (counter, direction, limit) = match (value(graph, condition, left)?, value(graph, condition, right)?) {
         (Value::Carried(counter), limit) if step(graph, body, counter).is_some_and(|step| step != 0) => {
             (counter, direction, limit)

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::FdFlags;
 
-use super::phase;
+use super::{phase, settings};
 use crate::rendezvous::{InvalidToken, JobToken};
 
 /// Where the coordinator listens, as `HOST:PORT`.
@@ -133,6 +133,17 @@ impl ControllerEnv {
         }))
     }
 
+    /// Whether a launcher started this process.
+    pub fn is_set() -> bool {
+        std::env::var_os(PROCESS_INDEX).is_some()
+    }
+
+    /// The variables that tell a process its place in a job.
+    pub fn place(coordinator: &str, process_index: u32, process_count: u32) -> [(&'static str, OsString); 3] {
+        let (index, count) = (process_index.to_string(), process_count.to_string());
+        [(COORDINATOR, coordinator.into()), (PROCESS_INDEX, index.into()), (PROCESS_COUNT, count.into())]
+    }
+
     /// The job token of the environment, for processes that are told the rest by options.
     pub fn token_from_env() -> Result<Option<JobToken>, EnvironmentError> {
         Ok(Variables::read(std::env::vars_os())?.token)
@@ -161,6 +172,7 @@ impl Variables {
         let mut ours: Vec<_> = all
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
             .filter(|(name, _)| name.starts_with(PREFIX) && !name.starts_with(TEST_PREFIX))
+            .filter(|(name, _)| !settings::NAMES.contains(&&**name))
             .collect();
         ours.sort();
         let mut variables = Self::default();
@@ -218,7 +230,7 @@ fn parse<T: FromStr>(name: &'static str, value: &OsStr) -> Result<T, Environment
 fn nearest(name: &str) -> Option<&'static str> {
     const NEAR: f64 = 0.5;
     let distance = |known: &str| strsim::normalized_damerau_levenshtein(&name[PREFIX.len()..], &known[PREFIX.len()..]);
-    let known = KNOWN.into_iter().map(|known| (distance(known), known));
+    let known = KNOWN.into_iter().chain(settings::NAMES).map(|known| (distance(known), known));
     known.filter(|(likeness, _)| *likeness >= NEAR).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known)
 }
 

@@ -162,7 +162,7 @@ pub fn about(target: &str) -> Option<(Availability, &'static str)> {
 pub fn count_targets<'a>(instructions: impl Iterator<Item = &'a HloInstructionProto>) -> BTreeMap<&'a str, usize> {
     let mut counts = BTreeMap::new();
     for instruction in instructions.filter(|instruction| instruction.opcode == "custom-call") {
-        *counts.entry(instruction.custom_call_target.as_str()).or_default() += 1;
+        *counts.entry(instruction.details().custom_call_target.as_str()).or_default() += 1;
     }
     counts
 }
@@ -173,7 +173,7 @@ fn needed_instructions(computation: &HloComputationProto) -> Vec<&HloInstruction
     // Operands come before their users.
     let in_reverse = computation.instructions.iter().rev();
     let mark = |instruction: &&HloInstructionProto| {
-        let is_needed = needed.contains(&instruction.id) || instruction.custom_call_has_side_effect;
+        let is_needed = needed.contains(&instruction.id) || instruction.details().custom_call_has_side_effect;
         if is_needed {
             needed.extend(&instruction.operand_ids);
         }

@@ -73,7 +73,8 @@ pub(super) fn separate(
 /// Makes calls of fusions that hold custom calls of ours, and refuses other places where none can stand.
 fn unfuse(module: &mut HloModuleProto) -> Result<(), Error> {
     let targets = [super::COLLECTIVE_TARGET, super::LOGICAL_ID_TARGET];
-    let holders = module::holders(module, |instruction| targets.contains(&instruction.custom_call_target.as_str()));
+    let holders =
+        module::holders(module, |instruction| targets.contains(&instruction.details().custom_call_target.as_str()));
     let mut unfused = HashSet::new();
     let mut refused = Vec::new();
     for instruction in module.computations.iter_mut().flat_map(|computation| &mut computation.instructions) {
@@ -82,9 +83,10 @@ fn unfuse(module: &mut HloModuleProto) -> Result<(), Error> {
         }
         if instruction.opcode == "fusion" {
             instruction.opcode = "call".to_owned();
-            instruction.fusion_kind.clear();
-            instruction.backend_config.clear();
-            instruction.backend_config_payload = None.into();
+            let details = instruction.details_mut();
+            details.fusion_kind.clear();
+            details.backend_config.clear();
+            details.backend_config_payload = None.into();
             unfused.extend(instruction.called_computation_ids.iter().copied());
         } else if !CALLERS.contains(&instruction.opcode.as_str()) {
             refused.push(format!("{} ({}) calls a computation with collectives", instruction.name, instruction.opcode));

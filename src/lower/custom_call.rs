@@ -6,7 +6,9 @@ use super::plan::{LogicalId, Participants};
 use super::{COLLECTIVE_TARGET, LOGICAL_ID_TARGET};
 use crate::dtype::DType;
 use crate::hlo::{groups, shape};
-use crate::proto::{CustomCallApiVersion, HloInstructionProto, LiteralProto, ShapeProto, SourceTarget};
+use crate::proto::{
+    CustomCallApiVersion, HloInstructionCommon, HloInstructionProto, LiteralProto, ShapeProto, SourceTarget,
+};
 
 /// A collective of groups of one: the operands themselves.
 pub(super) fn make_copy(instruction: &mut HloInstructionProto) {
@@ -17,12 +19,12 @@ pub(super) fn make_copy(instruction: &mut HloInstructionProto) {
 /// A collective inside a process, between local replicas.
 pub(super) fn make_local(instruction: &mut HloInstructionProto, participants: Participants) {
     instruction.channel_id = 0;
-    instruction.use_global_device_ids = false;
+    instruction.details_mut().use_global_device_ids = false;
     match participants {
         Participants::Groups(groups) => groups::set_replica_groups(instruction, groups),
         Participants::Pairs(pairs) => {
             let pairs = pairs.into_iter();
-            instruction.source_target_pairs =
+            instruction.details_mut().source_target_pairs =
                 pairs.map(|(source, target)| SourceTarget { source, target, ..Default::default() }).collect();
         }
     }
@@ -44,45 +46,51 @@ pub(super) fn make_logical_id(instruction: &mut HloInstructionProto, kind: Logic
     };
     make_custom_call(instruction, LOGICAL_ID_TARGET, Vec::new());
     instruction.shape = shape::scalar(DType::U32).into();
-    instruction.backend_config = format!("{{kind = \"{kind}\"}}").into_bytes();
+    instruction.details_mut().backend_config = format!("{{kind = \"{kind}\"}}").into_bytes();
 }
 
 /// A custom call that does a collective. Its key is still to be set.
 pub(super) fn make_collective(instruction: &mut HloInstructionProto, shapes: &HashMap<i64, ShapeProto>) {
     let operands = instruction.operand_ids.iter().filter_map(|id| shapes.get(id)).cloned().collect();
     make_custom_call(instruction, COLLECTIVE_TARGET, operands);
-    instruction.custom_call_has_side_effect = true;
+    instruction.details_mut().custom_call_has_side_effect = true;
 }
 
 /// Tells a collective's custom call which collective it is.
 pub(super) fn set_key(instruction: &mut HloInstructionProto, key: u32) {
-    instruction.backend_config = format!("{{key = {key} : i64}}").into_bytes();
+    instruction.details_mut().backend_config = format!("{{key = {key} : i64}}").into_bytes();
 }
 
 fn make_custom_call(instruction: &mut HloInstructionProto, target: &str, mut operands: Vec<ShapeProto>) {
     let mut call = bare(instruction, "custom-call");
     operands.iter_mut().for_each(shape::set_row_major);
     shape::set_row_major(call.shape.get_or_insert_default());
-    call.custom_call_target = target.to_owned();
-    call.custom_call_api_version = CustomCallApiVersion::API_VERSION_TYPED_FFI.into();
-    call.constrain_layout = true;
-    call.operand_shapes_with_layout = operands;
+    call.details_mut().custom_call_target = target.to_owned();
+    call.details_mut().custom_call_api_version = CustomCallApiVersion::API_VERSION_TYPED_FFI.into();
+    call.details_mut().constrain_layout = true;
+    call.details_mut().operand_shapes_with_layout = operands;
     *instruction = call;
 }
 
 /// What every instruction has, without anything that belongs to the old opcode.
 fn bare(instruction: &mut HloInstructionProto, opcode: &str) -> HloInstructionProto {
-    let old = std::mem::take(instruction);
-    HloInstructionProto {
-        name: old.name,
-        id: old.id,
+    let mut old = std::mem::take(instruction);
+    let original_value = old.details_mut().original_value.take();
+    let common = std::mem::take(&mut *old);
+    let new = HloInstructionCommon {
+        name: common.name,
+        id: common.id,
         opcode: opcode.to_owned(),
-        shape: old.shape,
-        metadata: old.metadata,
-        operand_ids: old.operand_ids,
-        control_predecessor_ids: old.control_predecessor_ids,
-        frontend_attributes: old.frontend_attributes,
-        original_value: old.original_value,
+        shape: common.shape,
+        metadata: common.metadata,
+        operand_ids: common.operand_ids,
+        control_predecessor_ids: common.control_predecessor_ids,
+        frontend_attributes: common.frontend_attributes,
         ..Default::default()
+    };
+    let mut new = HloInstructionProto::from(new);
+    if original_value.is_some() {
+        new.details_mut().original_value = original_value.into();
     }
+    new
 }

@@ -80,6 +80,6 @@ fn make_synchronous(instruction: &mut HloInstructionProto, shape: ShapeProto) {
     };
     instruction.opcode = opcode.to_owned();
     instruction.shape = shape.into();
-    instruction.async_execution_thread.clear();
-    instruction.optional_cross_program_prefetch_index = None;
+    instruction.details_mut().async_execution_thread.clear();
+    instruction.details_mut().optional_cross_program_prefetch_index = None;
 }

@@ -10,7 +10,9 @@ use super::module::{self, Fresh};
 use crate::collective::CollectiveSpec;
 use crate::dtype::DType;
 use crate::hlo::shape;
-use crate::proto::{HloComputationProto, HloInstructionProto, HloModuleProto, LiteralProto, ShapeProto};
+use crate::proto::{
+    HloComputationProto, HloInstructionCommon, HloInstructionProto, HloModuleProto, LiteralProto, ShapeProto,
+};
 
 /// What a computation that the token passes through is to its caller.
 #[derive(Clone, Copy, PartialEq)]
@@ -100,13 +102,13 @@ impl<'a> Threader<'a> {
         match role {
             Role::Entry => {
                 let literal = LiteralProto { shape: token_shape().into(), u32s: vec![0], ..Default::default() };
-                let first = HloInstructionProto { literal: literal.into(), ..Default::default() };
+                let first = HloInstructionCommon { literal: literal.into(), ..Default::default() };
                 self.token = self.emit("constant", "collectives", token_shape(), first);
             }
             Role::Callee => {
                 let parameters = instructions.iter().filter(|instruction| instruction.opcode == "parameter");
                 let parameter_number = parameters.count() as i64;
-                let parameter = HloInstructionProto { parameter_number, ..Default::default() };
+                let parameter = HloInstructionCommon { parameter_number, ..Default::default() };
                 self.token = self.emit("parameter", "collectives", token_shape(), parameter);
                 let program_shape = self.computation.program_shape.get_or_insert_default();
                 program_shape.parameters.push(token_shape());
@@ -133,7 +135,7 @@ impl<'a> Threader<'a> {
         if role == Role::LoopBody && self.token == given {
             // Only the condition has collectives. A token that the loop hands through would not wait for the loop.
             let operand_ids = vec![given, given];
-            let next = HloInstructionProto { operand_ids, ..Default::default() };
+            let next = HloInstructionCommon { operand_ids, ..Default::default() };
             self.token = self.emit("add", "collectives", token_shape(), next);
         }
         if matches!(role, Role::Callee | Role::Branch | Role::LoopBody) {
@@ -151,7 +153,7 @@ impl<'a> Threader<'a> {
         }
         if self.bridged.contains_key(&instruction.id) {
             instruction.operand_ids.push(self.token);
-            instruction.operand_shapes_with_layout.push(token_shape());
+            instruction.details_mut().operand_shapes_with_layout.push(token_shape());
             self.produce(instruction);
         } else if instruction.called_computation_ids.iter().any(|callee| self.members.contains(callee)) {
             match instruction.opcode.as_str() {
@@ -173,14 +175,14 @@ impl<'a> Threader<'a> {
         let shape = instruction.shape.as_option().cloned().unwrap_or_default();
         let elements = if shape::is_tuple(&shape) { shape.tuple_shapes.len() } else { 1 };
         instruction.shape = with_token(&shape).into();
-        instruction.original_value = None.into();
-        instruction.is_composite = false;
+        instruction.details_mut().original_value = None.into();
+        instruction.details_mut().is_composite = false;
         let name = instruction.name.clone();
         if shape::is_tuple(&shape) {
             self.computation.instructions.push(instruction);
             if self.whole.contains(&old) {
                 let parts = self.elements_of(old, &shape, &name);
-                let tuple = HloInstructionProto { operand_ids: parts, ..Default::default() };
+                let tuple = HloInstructionCommon { operand_ids: parts, ..Default::default() };
                 let id = self.emit("tuple", &name, shape, tuple);
                 self.without_token.insert(old, id);
             }
@@ -192,7 +194,7 @@ impl<'a> Threader<'a> {
                 self.bridged.insert(id, spec);
             }
             self.computation.instructions.push(instruction);
-            let only = HloInstructionProto { operand_ids: vec![id], ..Default::default() };
+            let only = HloInstructionCommon { operand_ids: vec![id], ..Default::default() };
             self.emit_as(old, "get-tuple-element", &name, shape, only);
             self.token = self.element(id, elements, &name, token_shape());
         }
@@ -209,7 +211,7 @@ impl<'a> Threader<'a> {
             },
         };
         parts.push(self.token);
-        let tuple = HloInstructionProto { operand_ids: parts, ..Default::default() };
+        let tuple = HloInstructionCommon { operand_ids: parts, ..Default::default() };
         self.emit("tuple", "collectives", with_token(&shape), tuple)
     }
 
@@ -219,24 +221,21 @@ impl<'a> Threader<'a> {
     }
 
     fn element(&mut self, tuple: i64, index: usize, name: &str, shape: ShapeProto) -> i64 {
-        let element = HloInstructionProto { operand_ids: vec![tuple], tuple_index: index as i64, ..Default::default() };
+        let element =
+            HloInstructionCommon { operand_ids: vec![tuple], tuple_index: index as i64, ..Default::default() };
         self.emit("get-tuple-element", name, shape, element)
     }
 
-    fn emit(&mut self, opcode: &str, name: &str, shape: ShapeProto, rest: HloInstructionProto) -> i64 {
+    fn emit(&mut self, opcode: &str, name: &str, shape: ShapeProto, rest: HloInstructionCommon) -> i64 {
         let id = self.fresh.instruction(self.computation.id);
         self.emit_as(id, opcode, name, shape, rest);
         id
     }
 
-    fn emit_as(&mut self, id: i64, opcode: &str, name: &str, shape: ShapeProto, rest: HloInstructionProto) {
+    fn emit_as(&mut self, id: i64, opcode: &str, name: &str, shape: ShapeProto, rest: HloInstructionCommon) {
         self.shapes.insert(id, shape.clone());
-        self.computation.instructions.push(HloInstructionProto {
-            id,
-            opcode: opcode.to_owned(),
-            name: self.fresh.name(name),
-            shape: shape.into(),
-            ..rest
-        });
+        let (name, opcode) = (self.fresh.name(name), opcode.to_owned());
+        let instruction = HloInstructionCommon { id, opcode, name, shape: shape.into(), ..rest };
+        self.computation.instructions.push(instruction.into());
     }
 }

@@ -204,7 +204,7 @@ impl<'a> Collective<'a> {
     }
 
     fn check_same_shapes(&self) -> Result<(), Error> {
-        let sliced = !self.instruction.dynamic_slice_sizes.is_empty();
+        let sliced = !self.instruction.details().dynamic_slice_sizes.is_empty();
         if self.operands != self.results || self.operands.is_empty() || sliced {
             return Err(self.error("its results are not shaped like its operands"));
         }

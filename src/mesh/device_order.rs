@@ -60,7 +60,7 @@ pub(super) fn write_devices(devices: &[u32], f: &mut fmt::Formatter<'_>) -> fmt:
 
 /// Dimensions and permutation, as few as possible, of the grid whose transposition lists `devices`; `None` if there is
 /// no such grid.
-fn transposed_iota(devices: &[u32]) -> Option<(Vec<usize>, Vec<usize>)> {
+pub(super) fn transposed_iota(devices: &[u32]) -> Option<(Vec<usize>, Vec<usize>)> {
     let count = devices.len();
     // Minor to major: the list is the previous block, repeated `size` times, each `stride` further on.
     let mut digits: Vec<(u32, usize)> = Vec::new();

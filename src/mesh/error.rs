@@ -40,3 +40,39 @@ pub enum ShardingError {
     #[error(transparent)]
     Array(#[from] ArrayError),
 }
+
+/// A mesh or a spec that makes no sense, or a spec that does not fit its mesh or its array.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
+pub enum SpecError {
+    /// A grid without dimensions.
+    #[error("a mesh has at least one axis")]
+    NoAxes,
+    /// Two axes of a mesh have one name.
+    #[error("the mesh has two axes '{axis}'")]
+    AxisTwiceInMesh { axis: String },
+    /// Other devices than the grid has places for.
+    #[error("a mesh of {grid} devices holds each of 0..{count} once, and [{given}] were given")]
+    Devices { grid: String, count: usize, given: String },
+    /// An axis that the mesh does not have.
+    #[error("axis {axis} is not found in {mesh}")]
+    NoSuchAxis { axis: String, mesh: String },
+    /// One axis for two dimensions, or twice for one.
+    #[error("{spec} uses axis '{axis}' twice: an axis can cut one dimension only")]
+    AxisTwice { axis: String, spec: String },
+    /// More entries than the array has dimensions.
+    #[error("{spec} has {entries} entries, and an array {shape} has {rank} dimensions")]
+    Rank { spec: String, entries: usize, shape: String, rank: usize },
+    /// A dimension that cannot be cut into equal parts.
+    #[error(
+        "{sharding} cuts dimension {dim} into {parts} equal parts, so its size should be divisible by {parts}, but it is \
+         {size} (full shape: {shape})"
+    )]
+    Indivisible { sharding: String, dim: usize, parts: usize, size: i64, shape: String },
+    /// A device that is not one of the mesh.
+    #[error("device {device} is none of {mesh}")]
+    NoSuchDevice { device: usize, mesh: String },
+    /// XLA's sharding cannot be made.
+    #[error(transparent)]
+    Sharding(#[from] ShardingError),
+}

@@ -80,7 +80,7 @@ fn is_for_shardy(module: &HloModuleProto) -> bool {
     let marked = |attributes: &FrontendAttributes| attributes.map.iter().any(|entry| entry.key.starts_with("xla.sdy."));
     marked(&module.frontend_attributes)
         || instructions(module).any(|instruction| {
-            instruction.custom_call_target.starts_with("xla.sdy.") || marked(&instruction.frontend_attributes)
+            instruction.details().custom_call_target.starts_with("xla.sdy.") || marked(&instruction.frontend_attributes)
         })
 }
 
@@ -102,8 +102,10 @@ pub fn is_partitioned(module: &HloModule) -> bool {
         root || instruction.opcode == "parameter"
     };
     let is_global = |instruction: &HloInstructionProto| {
-        matches!(instruction.custom_call_target.as_str(), "Sharding" | "SPMDFullToShardShape" | "SPMDShardToFullShape")
-            || (instruction.sharding.is_set() && !may_keep_sharding(instruction))
+        matches!(
+            instruction.details().custom_call_target.as_str(),
+            "Sharding" | "SPMDFullToShardShape" | "SPMDShardToFullShape"
+        ) || (instruction.sharding.is_set() && !may_keep_sharding(instruction))
     };
     if is_for_shardy(proto) || instructions(proto).any(is_global) {
         return false;
@@ -154,7 +156,7 @@ fn collective_counts(module: &HloModuleProto) -> Counts {
     for instruction in instructions(module).filter(|instruction| groups::is_collective(instruction)) {
         let Ok(mode) = groups::group_mode(instruction) else { continue };
         let groups = groups::replica_groups(instruction).unwrap_or_default();
-        let pairs = instruction.source_target_pairs.iter().flat_map(|pair| [pair.source, pair.target]);
+        let pairs = instruction.details().source_target_pairs.iter().flat_map(|pair| [pair.source, pair.target]);
         let Some(last) = groups.into_iter().flatten().chain(pairs).max() else { continue };
         let count = match mode {
             GroupMode::CrossReplica | GroupMode::CrossReplicaAndPartition => &mut counts.replicas,

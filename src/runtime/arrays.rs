@@ -40,7 +40,7 @@ impl GlobalArray {
     }
 }
 
-fn shape_text(dtype: DType, dims: &[i64]) -> String {
+pub(super) fn shape_text(dtype: DType, dims: &[i64]) -> String {
     let dims: Vec<usize> = dims.iter().map(|&dim| dim as usize).collect();
     crate::host_array::shape_text(dtype, &dims)
 }
@@ -238,9 +238,9 @@ impl JobLayout {
 }
 
 /// The first word of the tags of gathered results, which tells them from collectives.
-const GATHER: u64 = u64::from_be_bytes(*b"gathered");
+pub(super) const GATHER: u64 = u64::from_be_bytes(*b"gathered");
 
-fn receive(
+pub(super) fn receive(
     transport: &dyn Transport,
     from: u32,
     tag: Tag,

@@ -59,6 +59,19 @@ pub enum RuntimeError {
     Listen { source: std::io::Error },
     #[error("the job asks for {asked} devices per process, this host has {found}: try --devices-per-process {found}")]
     LocalDevices { asked: u32, found: usize },
+    #[error("argument {index}: {source}")]
+    Step { index: usize, source: StepError },
+    #[error("an argument lies on the devices of another runtime")]
+    OtherRuntime,
+    #[error(
+        "process {process} has another program than process 0: all processes build the same ones in the same order"
+    )]
+    OtherProgram { process: u32 },
+    #[error(
+        "the program has {0} replicas, and arrays have none: run it with Executable, or with one replica and as many \
+         partitions"
+    )]
+    Replicas(u32),
     #[error("the program takes {expected} arguments, {given} were given")]
     ArgumentCount { expected: usize, given: usize },
 }
@@ -73,6 +86,18 @@ pub enum ArgumentError {
     Array(#[from] ArrayError),
     #[error("is {given}, the program takes {expected}")]
     Shape { given: String, expected: String },
+}
+
+/// Why an array on the devices cannot be an argument.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum StepError {
+    #[error("is {given}, the program takes {expected}")]
+    Shape { given: String, expected: String },
+    #[error("lies on the devices as {given}, the program takes it as {expected}: see Array::reshard")]
+    Sharding { given: String, expected: String },
+    #[error("was donated to an earlier run, which has used up its memory")]
+    Donated,
 }
 
 fn listed(targets: &[UnknownTarget]) -> String {

@@ -55,6 +55,11 @@ impl Results {
         let of_device = |buffers: &Vec<Buffer>| buffers.iter().map(|buffer| Ok(buffer.to_host()?)).collect();
         self.buffers.iter().map(of_device).collect()
     }
+
+    /// The buffers: `[device][result]`.
+    pub(super) fn into_buffers(self) -> Vec<Vec<Buffer>> {
+        self.buffers
+    }
 }
 
 /// How long the steps of a run took, each until its last process was done.
@@ -204,6 +209,12 @@ impl<'a> Executable<'a> {
         &self.loaded
     }
 
+    /// Global ids of this process's devices, in the order in which they take arguments.
+    pub(super) fn device_ids(&self) -> Vec<usize> {
+        let id = |place: Place| place.replica * self.layout.partitions + place.partition;
+        self.devices.iter().map(|(_, place)| id(*place)).collect()
+    }
+
     /// Cuts global arrays into shards and loads those of this process's devices. In a program of several replicas, an
     /// array may have a leading dimension with the array of each replica; without one, all replicas get the same.
     pub fn load(&self, arrays: &[HostArray]) -> Result<Arguments, RuntimeError> {
@@ -219,6 +230,11 @@ impl<'a> Executable<'a> {
 
     /// Runs the program once and waits until this process's devices are done.
     pub fn run(&self, arguments: &Arguments) -> Result<Results, RuntimeError> {
+        self.execute(&arguments.by_device())
+    }
+
+    /// Runs the program once on these buffers, `[device][argument]`.
+    pub(super) fn execute(&self, arguments: &[Vec<&Buffer>]) -> Result<Results, RuntimeError> {
         let run = self.runs.fetch_add(1, Ordering::Relaxed);
         phase::step(run + 1);
         let bound = self.collectives.as_ref().map(|collectives| {
@@ -231,7 +247,7 @@ impl<'a> Executable<'a> {
         });
         let launch_id = bound.as_ref().map_or(run as i32, bridge::Run::launch_id);
         let options = ExecuteOptions { launch_id, ..ExecuteOptions::default() };
-        let execution = self.loaded.execute(&arguments.by_device(), &options)?;
+        let execution = self.loaded.execute(arguments, &options)?;
         execution.wait()?;
         Ok(Results { buffers: execution.outputs })
     }

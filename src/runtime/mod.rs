@@ -1,12 +1,16 @@
 //! Runs programs on the devices of a job: the global device view, compiled programs, and arrays in and out of them.
 
 mod agreement;
+mod array;
 mod arrays;
 pub mod bridge;
 mod error;
 mod executable;
+mod init;
+mod join;
 mod pipeline;
 mod plan;
+mod program;
 mod topology;
 mod world;
 
@@ -24,11 +28,15 @@ use crate::transport::mesh::{Choice, MeshError, connect_mesh};
 use crate::transport::{Carrier, Transport};
 
 pub use agreement::{Disagreement, Fact};
+pub use array::{Array, ArrayError, Shard};
 pub use arrays::{Arguments, GlobalArray};
-pub use error::RuntimeError;
+pub use error::{ArgumentError, RuntimeError, StepError};
 pub use executable::{Executable, Results, StepTimes};
+pub use init::{InitError, RuntimeBuilder, run};
+pub use join::{is_loopback, join, listen_for_peers};
 pub use pipeline::Pipeline;
 pub use plan::{Plan, PlanError, Request};
+pub use program::Program;
 pub use topology::{Device, Process, Topology, TopologyError};
 pub use world::{World, WorldError};
 
@@ -41,6 +49,7 @@ pub struct Runtime {
     transport: Option<Arc<dyn Transport>>,
     communicator: Arc<Communicator>,
     programs: AtomicU64,
+    gatherings: AtomicU64,
     opening: Opening,
 }
 
@@ -132,7 +141,16 @@ impl Runtime {
             topology.device_ids(world.process_index()).len(),
             topology.device_count()
         );
-        Ok(Runtime { world, client, topology, transport, communicator, programs: AtomicU64::new(0), opening })
+        Ok(Runtime {
+            world,
+            client,
+            topology,
+            transport,
+            communicator,
+            programs: AtomicU64::new(0),
+            gatherings: AtomicU64::new(0),
+            opening,
+        })
     }
 
     /// How long the steps of opening took.
@@ -174,6 +192,11 @@ impl Runtime {
     /// A number that all processes give the same program.
     fn next_program(&self) -> u64 {
         self.programs.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A number that all processes give the same gathering of an array.
+    fn next_gathering(&self) -> u64 {
+        self.gatherings.fetch_add(1, Ordering::Relaxed)
     }
 }
 

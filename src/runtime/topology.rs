@@ -88,6 +88,12 @@ impl Topology {
         self.processes.iter().map(|process| process.devices.len() as u32).collect()
     }
 
+    /// The process that has a device; `None` if there is no such device.
+    pub fn process_of(&self, device: u32) -> Option<u32> {
+        let has = |process: &Process| process.devices.iter().any(|own| own.id == device);
+        self.processes.iter().position(has).map(|process| process as u32)
+    }
+
     /// Global ids of the devices of one process; empty for a process that there is not.
     pub fn device_ids(&self, process_index: u32) -> Vec<u32> {
         let process = self.processes.get(process_index as usize);

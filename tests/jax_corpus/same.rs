@@ -63,11 +63,16 @@ fn numbered(module: &HloModuleProto) -> Result<HloModuleProto, String> {
             replace(&mut instruction.id, &instructions)?;
             unset_if_empty(&mut instruction.metadata);
             unset_if_empty(&mut instruction.frontend_attributes);
-            unset_if_empty(&mut instruction.statistics_viz);
-            unset_if_empty(&mut instruction.sparsity_config);
             // Only the newest XLA tells whether it is stable, and takes silence for yes.
-            instruction.is_stable |= instruction.opcode == "topk";
-            for id in instruction.operand_ids.iter_mut().chain(&mut instruction.control_predecessor_ids) {
+            let is_stable = instruction.opcode == "topk";
+            let details = instruction.details_mut();
+            unset_if_empty(&mut details.statistics_viz);
+            unset_if_empty(&mut details.sparsity_config);
+            details.is_stable |= is_stable;
+            for id in &mut instruction.operand_ids {
+                replace(id, &instructions)?;
+            }
+            for id in &mut instruction.control_predecessor_ids {
                 replace(id, &instructions)?;
             }
             for id in &mut instruction.called_computation_ids {

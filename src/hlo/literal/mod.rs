@@ -152,6 +152,27 @@ impl DenseWriter {
     }
 }
 
+/// The row-major literal of an array whose elements are these little-endian bytes, [`DType::size`] for each.
+///
+/// # Errors
+/// The shape has another number of elements, or more than a literal can have.
+pub fn from_bytes(dtype: DType, dims: &[i64], bytes: &[u8]) -> Result<LiteralProto, LiteralError> {
+    let shape = shape::array(dtype, dims);
+    let (_, expected) = dense_shape(&shape)?;
+    let found = (bytes.len() / dtype.size()) as u64;
+    if expected != found || !bytes.len().is_multiple_of(dtype.size()) {
+        return Err(LiteralError::Length { shape: shape::text(&shape), expected, found });
+    }
+    let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
+    let size = dtype.size() / words_per_element(dtype);
+    let mask = part_of_complex(dtype).map_or(mask(dtype), mask);
+    let words: Vec<u64> = bytes.chunks(size).map(|bytes| word(bytes) & mask).collect();
+    let mut literal = LiteralProto::default();
+    store(&mut literal, dtype, &words);
+    literal.shape = Some(shape).into();
+    Ok(literal)
+}
+
 /// Calls `visit` with each element of an array literal, in row-major order whatever its layout.
 ///
 /// # Errors

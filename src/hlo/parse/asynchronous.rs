@@ -31,14 +31,15 @@ impl<'a> Parser<'a> {
         let own = AttrSet::of(&[Attr::AsyncExecutionThread, Attr::OutputToOperandAliasing]);
         self.attributes(scope, own, &mut inner)?;
         let (from, to) = (&mut inner.proto, &mut outer.proto);
-        to.async_execution_thread = std::mem::take(&mut from.async_execution_thread);
         to.sharding = std::mem::take(&mut from.sharding);
         to.control_predecessor_ids = std::mem::take(&mut from.control_predecessor_ids);
-        to.parameter_replication = std::mem::take(&mut from.parameter_replication);
         to.metadata = std::mem::take(&mut from.metadata);
+        to.frontend_attributes = std::mem::take(&mut from.frontend_attributes);
+        let (from, to) = (from.details_mut(), to.details_mut());
+        to.async_execution_thread = std::mem::take(&mut from.async_execution_thread);
+        to.parameter_replication = std::mem::take(&mut from.parameter_replication);
         to.original_value = std::mem::take(&mut from.original_value);
         to.backend_config = std::mem::take(&mut from.backend_config);
-        to.frontend_attributes = std::mem::take(&mut from.frontend_attributes);
         to.statistics_viz = std::mem::take(&mut from.statistics_viz);
         if !wrapped.allowed.contains(Attr::OutputToOperandAliasing) {
             to.output_operand_aliasing = std::mem::take(&mut from.output_operand_aliasing);
@@ -77,23 +78,23 @@ impl<'a> Parser<'a> {
         if proto.metadata.is_set() {
             root.metadata = proto.metadata.clone();
         }
-        if proto.original_value.is_set() {
-            root.original_value = proto.original_value.clone();
+        if proto.details().original_value.is_set() {
+            root.details_mut().original_value = proto.details().original_value.clone();
         }
-        if !proto.backend_config.is_empty() {
-            root.backend_config.clone_from(&proto.backend_config);
+        if !proto.details().backend_config.is_empty() {
+            root.details_mut().backend_config.clone_from(&proto.details().backend_config);
         }
         if proto.frontend_attributes.is_set() {
             root.frontend_attributes = proto.frontend_attributes.clone();
         }
-        if proto.statistics_viz.is_set() {
-            root.statistics_viz = proto.statistics_viz.clone();
+        if proto.details().statistics_viz.is_set() {
+            root.details_mut().statistics_viz = proto.details().statistics_viz.clone();
         }
     }
 
     /// Checks an async-start. The computation that it calls runs on its thread, with everything that calls in turn.
     pub(super) fn set_execution_thread(&mut self, start: usize, proto: &HloInstructionProto) -> Result<()> {
-        let thread = &proto.async_execution_thread;
+        let thread = &proto.details().async_execution_thread;
         let mut pending = proto.called_computation_ids.clone();
         while let Some(id) = pending.pop() {
             let computation = &mut self.computations[id as usize];
@@ -114,7 +115,7 @@ impl Scope<'_> {
     /// async-update and async-done continue a chain whose computation and thread are those of its async-start; text may
     /// repeat them, the protobuf form does not.
     pub(super) fn check_async(&self, start: usize, proto: &mut HloInstructionProto) -> Result<()> {
-        let thread = std::mem::take(&mut proto.async_execution_thread);
+        let thread = std::mem::take(&mut proto.details_mut().async_execution_thread);
         let calls = std::mem::take(&mut proto.called_computation_ids);
         if self.operand(proto, 0).opcode == "async-done" {
             return Err(fail(start, "the operation is done already: async-done is the end of its chain"));
@@ -122,8 +123,9 @@ impl Scope<'_> {
         let Some((_, first)) = self.async_start(proto) else {
             return Ok(());
         };
-        if !thread.is_empty() && thread != first.async_execution_thread {
-            let message = format!("the operation was started on the thread \"{}\"", first.async_execution_thread);
+        if !thread.is_empty() && thread != first.details().async_execution_thread {
+            let message =
+                format!("the operation was started on the thread \"{}\"", first.details().async_execution_thread);
             return Err(fail(start, message));
         }
         if !calls.is_empty() && calls != first.called_computation_ids {

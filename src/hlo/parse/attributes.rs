@@ -10,7 +10,7 @@ use super::error::{Result, hint, hint_or};
 use super::instruction::Draft;
 use super::opcode::Opcode;
 use super::window::unknown_field;
-use crate::proto::hlo_instruction_proto::OptionalCrossProgramPrefetchIndex;
+use crate::proto::hlo_instruction_details::OptionalCrossProgramPrefetchIndex;
 use crate::proto::result_accuracy::{Specs, Tolerance};
 use crate::proto::{
     CustomCallApiVersion, OutputOperandAliasing, ParameterReplication, ResultAccuracy, SourceTarget, TriState,
@@ -45,25 +45,26 @@ impl<'a> Parser<'a> {
         let proto = &mut draft.proto;
         match attr {
             Attr::Algorithm if opcode.name == "rng-bit-generator" => {
-                proto.rng_algorithm = self.enumeration("random algorithm", "")?;
+                proto.details_mut().rng_algorithm = self.enumeration("random algorithm", "")?;
             }
             Attr::Algorithm => {
                 proto.precision_config.get_or_insert_default().algorithm = self.enumeration("algorithm", "ALG_")?;
             }
             Attr::ApiVersion => {
                 let start = self.pos();
-                proto.custom_call_api_version = self.enumeration("API version", "")?;
-                if proto.custom_call_api_version == CustomCallApiVersion::API_VERSION_UNSPECIFIED {
+                proto.details_mut().custom_call_api_version = self.enumeration("API version", "")?;
+                if proto.details().custom_call_api_version == CustomCallApiVersion::API_VERSION_UNSPECIFIED {
                     return Err(fail(start, "the API version cannot be unspecified"));
                 }
             }
-            Attr::AsyncExecutionThread => proto.async_execution_thread = self.execution_thread()?,
+            Attr::AsyncExecutionThread => proto.details_mut().async_execution_thread = self.execution_thread()?,
             Attr::BackendConfig => {
                 let json = self.at(b'{');
-                proto.backend_config = if json { self.braces()?.into() } else { self.bytes()?.into_owned() };
+                proto.details_mut().backend_config =
+                    if json { self.braces()?.into() } else { self.bytes()?.into_owned() };
             }
-            Attr::BatchGroupCount => proto.batch_group_count = self.integer()?,
-            Attr::BlockScalingConfig => proto.block_scaling_config = self.block_scaling_config()?.into(),
+            Attr::BatchGroupCount => proto.details_mut().batch_group_count = self.integer()?,
+            Attr::BlockScalingConfig => proto.details_mut().block_scaling_config = self.block_scaling_config()?.into(),
             Attr::BranchComputations | Attr::CalledComputations => {
                 for id in self.list(b'{', b'}', "computations", Parser::computation_reference)? {
                     draft.called.push((0, id));
@@ -77,9 +78,10 @@ impl<'a> Parser<'a> {
             }
             Attr::ChannelId => proto.channel_id = self.integer()?,
             Attr::CollapsedSliceDims => {
-                proto.gather_dimension_numbers.get_or_insert_default().collapsed_slice_dims = self.integers()?;
+                proto.details_mut().gather_dimension_numbers.get_or_insert_default().collapsed_slice_dims =
+                    self.integers()?;
             }
-            Attr::ConstrainLayout => proto.constrain_layout = self.boolean()?,
+            Attr::ConstrainLayout => proto.details_mut().constrain_layout = self.boolean()?,
             Attr::ControlPredecessors => {
                 let names = self.list(b'{', b'}', "control predecessors", |parser| {
                     let start = parser.pos();
@@ -89,16 +91,18 @@ impl<'a> Parser<'a> {
                 proto.control_predecessor_ids = names;
             }
             Attr::ConvolutionKind => {
-                proto.conv_kind = self.enumeration("kind of convolution", "CONVOLUTION_KIND_")?;
+                proto.details_mut().conv_kind = self.enumeration("kind of convolution", "CONVOLUTION_KIND_")?;
             }
             Attr::CrossProgramPrefetchIndex => {
                 let index = OptionalCrossProgramPrefetchIndex::CrossProgramPrefetchIndex(self.integer_i32()?);
-                proto.optional_cross_program_prefetch_index = Some(index);
+                proto.details_mut().optional_cross_program_prefetch_index = Some(index);
             }
-            Attr::CustomCallHasSideEffect => proto.custom_call_has_side_effect = self.boolean()?,
-            Attr::CustomCallTarget => proto.custom_call_target = self.string()?,
-            Attr::Delta => proto.delta = self.integer()?,
-            Attr::DimLabels => proto.convolution_dimension_numbers = self.convolution_dimension_numbers()?.into(),
+            Attr::CustomCallHasSideEffect => proto.details_mut().custom_call_has_side_effect = self.boolean()?,
+            Attr::CustomCallTarget => proto.details_mut().custom_call_target = self.string()?,
+            Attr::Delta => proto.details_mut().delta = self.integer()?,
+            Attr::DimLabels => {
+                proto.details_mut().convolution_dimension_numbers = self.convolution_dimension_numbers()?.into()
+            }
             Attr::Dimensions => {
                 let start = self.pos();
                 proto.dimensions = self.integers()?;
@@ -107,146 +111,166 @@ impl<'a> Parser<'a> {
                 }
             }
             Attr::Direction => {
-                proto.comparison_direction = self.choice("direction", &["EQ", "NE", "GE", "GT", "LE", "LT"])?;
+                proto.details_mut().comparison_direction =
+                    self.choice("direction", &["EQ", "NE", "GE", "GT", "LE", "LT"])?;
             }
-            Attr::Distribution => proto.distribution = self.enumeration("distribution", "")?,
+            Attr::Distribution => proto.details_mut().distribution = self.enumeration("distribution", "")?,
             Attr::Domain => self.domain(draft)?,
-            Attr::DynamicSliceSizes => proto.dynamic_slice_sizes = self.integers()?,
-            Attr::Epsilon => proto.epsilon = self.number()? as f32,
-            Attr::ExponentBits => proto.exponent_bits = self.integer_i32()?,
-            Attr::FeatureGroupCount => proto.feature_group_count = self.integer()?,
-            Attr::FeatureIndex => proto.feature_index = self.integer()?,
-            Attr::FftLength => proto.fft_length = self.integers()?,
-            Attr::FftType => proto.fft_type = self.enumeration("kind of Fourier transform", "")?,
+            Attr::DynamicSliceSizes => proto.details_mut().dynamic_slice_sizes = self.integers()?,
+            Attr::Epsilon => proto.details_mut().epsilon = self.number()? as f32,
+            Attr::ExponentBits => proto.details_mut().exponent_bits = self.integer_i32()?,
+            Attr::FeatureGroupCount => proto.details_mut().feature_group_count = self.integer()?,
+            Attr::FeatureIndex => proto.details_mut().feature_index = self.integer()?,
+            Attr::FftLength => proto.details_mut().fft_length = self.integers()?,
+            Attr::FftType => proto.details_mut().fft_type = self.enumeration("kind of Fourier transform", "")?,
             Attr::FrontendAttributes => proto.frontend_attributes = self.frontend_attributes()?.into(),
-            Attr::HasDynamicRoot => proto.has_dynamic_root = self.boolean()?,
+            Attr::HasDynamicRoot => proto.details_mut().has_dynamic_root = self.boolean()?,
             Attr::Index => proto.tuple_index = self.integer()?,
             Attr::IndexVectorDim if opcode.name == "gather" => {
-                proto.gather_dimension_numbers.get_or_insert_default().index_vector_dim = self.integer()?;
+                proto.details_mut().gather_dimension_numbers.get_or_insert_default().index_vector_dim =
+                    self.integer()?;
             }
             Attr::IndexVectorDim => {
-                proto.scatter_dimension_numbers.get_or_insert_default().index_vector_dim = self.integer()?;
+                proto.details_mut().scatter_dimension_numbers.get_or_insert_default().index_vector_dim =
+                    self.integer()?;
             }
-            Attr::IndicesAreSorted => proto.indices_are_sorted = self.boolean()?,
-            Attr::InfeedConfig => proto.infeed_config = self.bytes()?.into_owned(),
+            Attr::IndicesAreSorted => proto.details_mut().indices_are_sorted = self.boolean()?,
+            Attr::InfeedConfig => proto.details_mut().infeed_config = self.bytes()?.into_owned(),
             Attr::InferredDimension => {
                 proto.dimensions = vec![self.integer()?];
                 proto.dimensions.retain(|&dimension| dimension != -1);
             }
             Attr::InputBatchingDims => {
-                proto.scatter_dimension_numbers.get_or_insert_default().input_batching_dims = self.integers()?;
+                proto.details_mut().scatter_dimension_numbers.get_or_insert_default().input_batching_dims =
+                    self.integers()?;
             }
             Attr::InsertedWindowDims => {
-                proto.scatter_dimension_numbers.get_or_insert_default().inserted_window_dims = self.integers()?;
+                proto.details_mut().scatter_dimension_numbers.get_or_insert_default().inserted_window_dims =
+                    self.integers()?;
             }
             Attr::IotaDimension => proto.dimensions = vec![self.integer()?],
             Attr::IsAssociative => {
                 let associative = self.boolean()?;
-                proto.is_associative =
+                proto.details_mut().is_associative =
                     if associative { TriState::TRI_STATE_TRUE } else { TriState::TRI_STATE_FALSE }.into();
             }
-            Attr::IsComposite => proto.is_composite = self.boolean()?,
-            Attr::IsHostTransfer => proto.is_host_transfer = self.boolean()?,
-            Attr::IsReverse => proto.is_reverse = self.boolean()?,
-            Attr::IsStable => proto.is_stable = self.boolean()?,
-            Attr::K => proto.k = self.integer()?,
+            Attr::IsComposite => proto.details_mut().is_composite = self.boolean()?,
+            Attr::IsHostTransfer => proto.details_mut().is_host_transfer = self.boolean()?,
+            Attr::IsReverse => proto.details_mut().is_reverse = self.boolean()?,
+            Attr::IsStable => proto.details_mut().is_stable = self.boolean()?,
+            Attr::K => proto.details_mut().k = self.integer()?,
             Attr::Kind => {
-                proto.fusion_kind = self.choice("kind of fusion", &["kLoop", "kInput", "kOutput", "kCustom"])?;
+                proto.details_mut().fusion_kind =
+                    self.choice("kind of fusion", &["kLoop", "kInput", "kOutput", "kCustom"])?;
             }
-            Attr::Largest => proto.largest = self.boolean()?,
-            Attr::LeftSide => proto.triangular_solve_options.get_or_insert_default().left_side = self.boolean()?,
+            Attr::Largest => proto.details_mut().largest = self.boolean()?,
+            Attr::LeftSide => {
+                proto.details_mut().triangular_solve_options.get_or_insert_default().left_side = self.boolean()?
+            }
             Attr::LhsBatchDims => draft.dot.lhs_batch_dimensions = self.integers()?,
             Attr::LhsContractingDims => draft.dot.lhs_contracting_dimensions = self.integers()?,
             Attr::LhsRaggedDims => {
-                proto.ragged_dot_dimension_numbers.get_or_insert_default().lhs_ragged_dimensions = self.integers()?;
+                proto.details_mut().ragged_dot_dimension_numbers.get_or_insert_default().lhs_ragged_dimensions =
+                    self.integers()?;
             }
             Attr::Literal => proto.literal = self.literal_with_shape()?.into(),
             Attr::Lower if opcode.name == "cholesky" => {
-                proto.cholesky_options.get_or_insert_default().lower = self.boolean()?;
+                proto.details_mut().cholesky_options.get_or_insert_default().lower = self.boolean()?;
             }
-            Attr::Lower => proto.triangular_solve_options.get_or_insert_default().lower = self.boolean()?,
-            Attr::MantissaBits => proto.mantissa_bits = self.integer_i32()?,
+            Attr::Lower => {
+                proto.details_mut().triangular_solve_options.get_or_insert_default().lower = self.boolean()?
+            }
+            Attr::MantissaBits => proto.details_mut().mantissa_bits = self.integer_i32()?,
             Attr::Metadata => proto.metadata = self.metadata()?.into(),
             // XLA reads and ignores it.
             Attr::Mode => drop(self.word("a mode")?),
-            Attr::NumCarries => proto.num_carries = self.integer()?,
+            Attr::NumCarries => proto.details_mut().num_carries = self.integer()?,
             Attr::OffsetDims => {
-                proto.gather_dimension_numbers.get_or_insert_default().offset_dims = self.integers()?;
+                proto.details_mut().gather_dimension_numbers.get_or_insert_default().offset_dims = self.integers()?;
             }
             Attr::OperandBatchingDims => {
-                proto.gather_dimension_numbers.get_or_insert_default().operand_batching_dims = self.integers()?;
+                proto.details_mut().gather_dimension_numbers.get_or_insert_default().operand_batching_dims =
+                    self.integers()?;
             }
             Attr::OperandLayoutConstraints => {
-                proto.operand_shapes_with_layout = self.list(b'{', b'}', "layout constraints", Parser::shape)?;
-                proto.constrain_layout = true;
+                proto.details_mut().operand_shapes_with_layout =
+                    self.list(b'{', b'}', "layout constraints", Parser::shape)?;
+                proto.details_mut().constrain_layout = true;
             }
             Attr::OperandPrecision => {
                 let precisions = self.list(b'{', b'}', "precisions", |parser| parser.enumeration("precision", ""))?;
                 proto.precision_config.get_or_insert_default().operand_precision = precisions;
             }
             Attr::Order => {
-                proto.comparison_order = self.choice("order", &["TOTAL", "PARTIAL", "TOTALORDER", "PARTIALORDER"])?
+                proto.details_mut().comparison_order =
+                    self.choice("order", &["TOTAL", "PARTIAL", "TOTALORDER", "PARTIALORDER"])?
             }
-            Attr::Origin => proto.original_value = self.original_value()?.into(),
-            Attr::OutfeedConfig => proto.outfeed_config = self.bytes()?.into_owned(),
-            Attr::OutfeedShape => proto.outfeed_shape = self.shape()?.into(),
-            Attr::OutputToOperandAliasing => proto.output_operand_aliasing = self.output_operand_aliasing()?,
-            Attr::Padding => proto.padding_config = self.padding_config()?.into(),
-            Attr::PaddingType => proto.padding_type = self.enumeration("kind of padding", "")?,
+            Attr::Origin => proto.details_mut().original_value = self.original_value()?.into(),
+            Attr::OutfeedConfig => proto.details_mut().outfeed_config = self.bytes()?.into_owned(),
+            Attr::OutfeedShape => proto.details_mut().outfeed_shape = self.shape()?.into(),
+            Attr::OutputToOperandAliasing => {
+                proto.details_mut().output_operand_aliasing = self.output_operand_aliasing()?
+            }
+            Attr::Padding => proto.details_mut().padding_config = self.padding_config()?.into(),
+            Attr::PaddingType => proto.details_mut().padding_type = self.enumeration("kind of padding", "")?,
             Attr::ParameterReplication => {
                 let replicated_at_leaf_buffers = self.list(b'{', b'}', "replication", Parser::boolean)?;
                 let replication = ParameterReplication { replicated_at_leaf_buffers, ..Default::default() };
-                proto.parameter_replication = replication.into();
+                proto.details_mut().parameter_replication = replication.into();
             }
-            Attr::ReplicaGroups => proto.replica_group_list = Some(self.replica_groups()?),
-            Attr::ResultAccuracy => proto.result_accuracy = self.result_accuracy()?.into(),
+            Attr::ReplicaGroups => proto.details_mut().replica_group_list = Some(self.replica_groups()?),
+            Attr::ResultAccuracy => proto.details_mut().result_accuracy = self.result_accuracy()?.into(),
             Attr::RhsBatchDims => draft.dot.rhs_batch_dimensions = self.integers()?,
             Attr::RhsContractingDims => draft.dot.rhs_contracting_dimensions = self.integers()?,
             Attr::RhsGroupDims => {
-                proto.ragged_dot_dimension_numbers.get_or_insert_default().rhs_group_dimensions = self.integers()?;
+                proto.details_mut().ragged_dot_dimension_numbers.get_or_insert_default().rhs_group_dimensions =
+                    self.integers()?;
             }
             Attr::ScatterDimsToOperandDims => {
-                proto.scatter_dimension_numbers.get_or_insert_default().scatter_dims_to_operand_dims =
+                proto.details_mut().scatter_dimension_numbers.get_or_insert_default().scatter_dims_to_operand_dims =
                     self.integers()?;
             }
             Attr::ScatterIndicesBatchingDims => {
-                let numbers = proto.scatter_dimension_numbers.get_or_insert_default();
+                let numbers = proto.details_mut().scatter_dimension_numbers.get_or_insert_default();
                 numbers.scatter_indices_batching_dims = self.integers()?;
             }
-            Attr::Schedule => proto.custom_call_schedule = self.enumeration("schedule", "")?,
+            Attr::Schedule => proto.details_mut().custom_call_schedule = self.enumeration("schedule", "")?,
             Attr::Sharding => proto.sharding = self.sharding()?.into(),
-            Attr::Slice => proto.slice_dimensions = self.slice_dimensions()?,
-            Attr::SliceSizes if opcode.name == "gather" => proto.gather_slice_sizes = self.integers()?,
+            Attr::Slice => proto.details_mut().slice_dimensions = self.slice_dimensions()?,
+            Attr::SliceSizes if opcode.name == "gather" => proto.details_mut().gather_slice_sizes = self.integers()?,
             Attr::SliceSizes => {
                 let sizes = self.list(b'{', b'}', "slice sizes", Parser::integers)?;
-                proto.dynamic_slice_sizes = sizes.concat();
+                proto.details_mut().dynamic_slice_sizes = sizes.concat();
             }
-            Attr::SourceTargetPairs => proto.source_target_pairs = self.source_target_pairs()?,
-            Attr::SparsityConfig => proto.sparsity_config = self.sparsity_config()?.into(),
+            Attr::SourceTargetPairs => proto.details_mut().source_target_pairs = self.source_target_pairs()?,
+            Attr::SparsityConfig => proto.details_mut().sparsity_config = self.sparsity_config()?.into(),
             Attr::StartIndexMap => {
-                proto.gather_dimension_numbers.get_or_insert_default().start_index_map = self.integers()?;
+                proto.details_mut().gather_dimension_numbers.get_or_insert_default().start_index_map =
+                    self.integers()?;
             }
             Attr::StartIndicesBatchingDims => {
-                proto.gather_dimension_numbers.get_or_insert_default().start_indices_batching_dims = self.integers()?;
+                proto.details_mut().gather_dimension_numbers.get_or_insert_default().start_indices_batching_dims =
+                    self.integers()?;
             }
-            Attr::Statistics => proto.statistics_viz = self.statistics()?.into(),
+            Attr::Statistics => proto.details_mut().statistics_viz = self.statistics()?.into(),
             Attr::TransposeA => {
-                let options = proto.triangular_solve_options.get_or_insert_default();
+                let options = proto.details_mut().triangular_solve_options.get_or_insert_default();
                 options.transpose_a = self.enumeration("transposition", "")?;
             }
             Attr::Type => {
-                proto.comparison_type =
+                proto.details_mut().comparison_type =
                     self.choice("type of comparison", &["FLOAT", "TOTALORDER", "SIGNED", "UNSIGNED"])?;
             }
-            Attr::UniqueIndices => proto.unique_indices = self.boolean()?,
+            Attr::UniqueIndices => proto.details_mut().unique_indices = self.boolean()?,
             Attr::UnitDiagonal => {
-                proto.triangular_solve_options.get_or_insert_default().unit_diagonal = self.boolean()?;
+                proto.details_mut().triangular_solve_options.get_or_insert_default().unit_diagonal = self.boolean()?;
             }
             Attr::UpdateWindowDims => {
-                proto.scatter_dimension_numbers.get_or_insert_default().update_window_dims = self.integers()?;
+                proto.details_mut().scatter_dimension_numbers.get_or_insert_default().update_window_dims =
+                    self.integers()?;
             }
-            Attr::UseGlobalDeviceIds => proto.use_global_device_ids = self.boolean()?,
-            Attr::Window => proto.window = self.window()?.into(),
+            Attr::UseGlobalDeviceIds => proto.details_mut().use_global_device_ids = self.boolean()?,
+            Attr::Window => proto.details_mut().window = self.window()?.into(),
         }
         Ok(())
     }
@@ -319,8 +343,8 @@ impl<'a> Parser<'a> {
                 "kind" if parser.string()? == "sharding" => {}
                 "kind" => return Err(fail(at, "the only kind of domain is \"sharding\"")),
                 // The protobuf form looks from inside the domain instruction, the text from around it.
-                "entry" => draft.proto.domain_exit_sharding = parser.sharding()?.into(),
-                "exit" => draft.proto.domain_entry_sharding = parser.sharding()?.into(),
+                "entry" => draft.proto.details_mut().domain_exit_sharding = parser.sharding()?.into(),
+                "exit" => draft.proto.details_mut().domain_entry_sharding = parser.sharding()?.into(),
                 other => return Err(unknown_field(at, other, "kind, entry or exit")),
             }
             Ok(())

@@ -7,7 +7,9 @@ use super::error::{Failure, Result, hint};
 use super::{Map, Parser};
 use crate::hlo::shape::{compatible, is_tuple, text_without_layout};
 use crate::hlo::source::Places;
-use crate::proto::{HloComputationProto, HloInstructionProto, ProgramShapeProto, ShapeProto, Shared};
+use crate::proto::{
+    HloComputationProto, HloInstructionCommon, HloInstructionProto, ProgramShapeProto, ShapeProto, Shared,
+};
 
 /// The computation whose instructions are being read. Ids are indices until it is finished.
 #[derive(Default)]
@@ -102,8 +104,8 @@ impl<'a> Scope<'a> {
         let parameter_number = self.parameters() as i64;
         self.parameter_numbers.insert(parameter_number, ());
         let opcode = "parameter".to_owned();
-        let parameter = HloInstructionProto { opcode, parameter_number, shape: shape.into(), ..Default::default() };
-        self.push(name, start, parameter)
+        let parameter = HloInstructionCommon { opcode, parameter_number, shape: shape.into(), ..Default::default() };
+        self.push(name, start, parameter.into())
     }
 
     /// Gives an instruction the name that stands at `start`.
@@ -134,7 +136,7 @@ impl<'a> Scope<'a> {
         let element_shape = usize::try_from(element).ok().and_then(|element| shape.tuple_shapes.get(element)).cloned();
         let element_shape =
             element_shape.ok_or_else(|| fail(start, format!("the tuple has {} elements", shape.tuple_shapes.len())))?;
-        let instruction = HloInstructionProto {
+        let instruction = HloInstructionCommon {
             opcode: "get-tuple-element".to_owned(),
             shape: element_shape.into(),
             tuple_index: element,
@@ -142,7 +144,7 @@ impl<'a> Scope<'a> {
             ..Default::default()
         };
         let name = format!("{}_{element}", self.names[tuple as usize]);
-        let index = self.push(name.into(), start, instruction);
+        let index = self.push(name.into(), start, instruction.into());
         self.elements.insert((tuple, element), index);
         Ok(index)
     }

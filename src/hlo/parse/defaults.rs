@@ -9,7 +9,7 @@ use super::instruction::{Draft, shape_cost};
 use super::opcode::Rule;
 use crate::dtype::DType;
 use crate::hlo::shape::{compatible, dtype};
-use crate::proto::hlo_instruction_proto::ReplicaGroupList;
+use crate::proto::hlo_instruction_details::ReplicaGroupList;
 use crate::proto::precision_config::Precision;
 use crate::proto::{CollectiveDeviceListProto, CustomCallApiVersion, HloInstructionProto, ShapeProto, TriState};
 
@@ -19,32 +19,33 @@ impl<'a> Parser<'a> {
         let Draft { start, opcode, seen, ref mut proto, ref mut dot, .. } = *draft;
         let operands = proto.operand_ids.len();
         match opcode.rule {
-            Rule::Collective if proto.replica_group_list.is_none() => {
-                proto.replica_group_list = Some(ReplicaGroupList::from(CollectiveDeviceListProto::default()));
+            Rule::Collective if proto.details().replica_group_list.is_none() => {
+                proto.details_mut().replica_group_list =
+                    Some(ReplicaGroupList::from(CollectiveDeviceListProto::default()));
             }
             Rule::Broadcast if !(seen.contains(Attr::Dimensions) || is_scalar(scope.operand_shape(proto, 0))) => {
                 let message = "broadcast needs the attribute 'dimensions' unless its operand is a scalar";
                 return Err(fail(start, message));
             }
-            Rule::Cholesky => drop(proto.cholesky_options.get_or_insert_default()),
-            Rule::TriangularSolve => drop(proto.triangular_solve_options.get_or_insert_default()),
-            Rule::Compare if proto.comparison_type.is_empty() => {
+            Rule::Cholesky => drop(proto.details_mut().cholesky_options.get_or_insert_default()),
+            Rule::TriangularSolve => drop(proto.details_mut().triangular_solve_options.get_or_insert_default()),
+            Rule::Compare if proto.details().comparison_type.is_empty() => {
                 let by_type = comparison_type(scope.operand_shape(proto, 0));
                 // What readers go by that do not know of `order=`.
-                let total = by_type == "FLOAT" && proto.comparison_order.starts_with("TOTAL");
-                proto.comparison_type = if total { "TOTALORDER" } else { by_type }.to_owned();
+                let total = by_type == "FLOAT" && proto.details().comparison_order.starts_with("TOTAL");
+                proto.details_mut().comparison_type = if total { "TOTALORDER" } else { by_type }.to_owned();
             }
             Rule::Dot | Rule::ScaledDot => {
                 proto.dot_dimension_numbers = std::mem::take(dot).into();
                 default_precision(proto, 2);
             }
             Rule::RaggedDot => {
-                let numbers = proto.ragged_dot_dimension_numbers.get_or_insert_default();
+                let numbers = proto.details_mut().ragged_dot_dimension_numbers.get_or_insert_default();
                 numbers.dot_dimension_numbers = std::mem::take(dot).into();
                 default_precision(proto, 2);
             }
             Rule::Convolution => {
-                proto.window.get_or_insert_default();
+                proto.details_mut().window.get_or_insert_default();
                 default_group_counts(proto, seen);
                 default_precision(proto, operands);
             }
@@ -52,21 +53,21 @@ impl<'a> Parser<'a> {
                 default_group_counts(proto, seen);
                 default_precision(proto, operands);
                 if !seen.contains(Attr::ApiVersion) {
-                    proto.custom_call_api_version = CustomCallApiVersion::API_VERSION_ORIGINAL.into();
+                    proto.details_mut().custom_call_api_version = CustomCallApiVersion::API_VERSION_ORIGINAL.into();
                 }
                 check_layout_constraints(scope, start, proto)?;
             }
-            Rule::ReduceWindow | Rule::SelectAndScatter => drop(proto.window.get_or_insert_default()),
+            Rule::ReduceWindow | Rule::SelectAndScatter => drop(proto.details_mut().window.get_or_insert_default()),
             Rule::TopK => {
-                proto.largest |= !seen.contains(Attr::Largest);
-                proto.is_stable |= !seen.contains(Attr::IsStable);
+                proto.details_mut().largest |= !seen.contains(Attr::Largest);
+                proto.details_mut().is_stable |= !seen.contains(Attr::IsStable);
             }
             Rule::Scan if !seen.contains(Attr::IsAssociative) => {
-                proto.is_associative = TriState::TRI_STATE_FALSE.into();
+                proto.details_mut().is_associative = TriState::TRI_STATE_FALSE.into();
             }
             Rule::Outfeed if !seen.contains(Attr::OutfeedShape) => {
                 self.charge(start, shape_cost(scope.operand_shape(proto, 0)))?;
-                proto.outfeed_shape = scope.operand_shape(proto, 0).clone().into();
+                proto.details_mut().outfeed_shape = scope.operand_shape(proto, 0).clone().into();
             }
             Rule::Fusion => {
                 for &id in &proto.called_computation_ids {
@@ -95,10 +96,10 @@ fn default_precision(proto: &mut HloInstructionProto, operands: usize) {
 
 fn default_group_counts(proto: &mut HloInstructionProto, seen: AttrSet) {
     if !seen.contains(Attr::FeatureGroupCount) {
-        proto.feature_group_count = 1;
+        proto.details_mut().feature_group_count = 1;
     }
     if !seen.contains(Attr::BatchGroupCount) {
-        proto.batch_group_count = 1;
+        proto.details_mut().batch_group_count = 1;
     }
 }
 
@@ -114,10 +115,10 @@ fn comparison_type(shape: &ShapeProto) -> &'static str {
 }
 
 fn check_layout_constraints(scope: &Scope, start: usize, proto: &HloInstructionProto) -> Result<()> {
-    let constraints = &proto.operand_shapes_with_layout;
+    let constraints = &proto.details().operand_shapes_with_layout;
     let actual = scope.operand_shapes(proto);
     let fits = constraints.len() == actual.len() && constraints.iter().zip(actual).all(|(a, b)| compatible(a, b));
-    if proto.constrain_layout && !fits {
+    if proto.details().constrain_layout && !fits {
         return Err(fail(start, "the operand layout constraints are not the shapes of the operands"));
     }
     Ok(())

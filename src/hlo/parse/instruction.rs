@@ -147,7 +147,7 @@ impl<'a> Parser<'a> {
             Rule::Parameter => scope.add_parameter(start, proto.parameter_number)?,
             _ => {}
         }
-        if let Some(replication) = proto.parameter_replication.as_option() {
+        if let Some(replication) = proto.details().parameter_replication.as_option() {
             let (given, leaves) = (replication.replicated_at_leaf_buffers.len(), leaves(&proto.shape).len());
             if opcode.rule != Rule::Parameter || given != leaves {
                 let message = "parameter_replication belongs to parameters and has a value for each of their arrays";

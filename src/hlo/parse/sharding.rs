@@ -4,7 +4,7 @@ use super::Parser;
 use super::cursor::fail;
 use super::error::{Result, hint};
 use crate::hlo::shape::{is_tuple, leaves};
-use crate::proto::hlo_instruction_proto::ReplicaGroupList;
+use crate::proto::hlo_instruction_details::ReplicaGroupList;
 use crate::proto::mesh_proto::{IotaTransform, MeshAxis};
 use crate::proto::named_sharding_proto::{DimensionSharding, ReductionOpProto};
 use crate::proto::op_sharding::{ShardGroupType, Type};

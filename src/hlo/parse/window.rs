@@ -4,7 +4,7 @@ use super::Parser;
 use super::cursor::fail;
 use super::error::{Failure, Result};
 use crate::proto::block_scaling_config::TensorBlockScalingConfig;
-use crate::proto::hlo_instruction_proto::SliceDimensions;
+use crate::proto::hlo_instruction_details::SliceDimensions;
 use crate::proto::padding_config::PaddingConfigDimension;
 use crate::proto::sparsity_config::TensorSparsityConfig;
 use crate::proto::{

@@ -7,7 +7,7 @@ use super::metadata::{frontend_attributes, metadata, original_value, payload, st
 use super::sharding::{replica_groups, sharding};
 use super::{Attributes, MAIN_THREAD, Scope, braced, literal_or_dots, quoted};
 use crate::hlo::shape;
-use crate::proto::hlo_instruction_proto::OptionalCrossProgramPrefetchIndex;
+use crate::proto::hlo_instruction_details::OptionalCrossProgramPrefetchIndex;
 use crate::proto::result_accuracy::{Mode, Specs};
 use crate::proto::{
     CustomCallApiVersion, CustomCallSchedule, HloInstructionProto, LiteralProto, OpSharding, PaddingType,
@@ -88,7 +88,7 @@ pub(super) const COMMON: &[Attribute] = &[
     statistics,
     result_accuracy,
     |_, i, out| {
-        if let Some(value) = i.original_value.as_option() {
+        if let Some(value) = i.details().original_value.as_option() {
             out.set("origin", original_value(value, &i.shape));
         }
     },
@@ -99,7 +99,7 @@ pub(super) const COMMON: &[Attribute] = &[
         }
     },
     |scope, i, out| {
-        let config = payload(&i.backend_config_payload, scope.module).unwrap_or(&i.backend_config);
+        let config = payload(&i.details().backend_config_payload, scope.module).unwrap_or(&i.details().backend_config);
         if !config.is_empty() {
             out.set("backend_config", string_or_json(config));
         }
@@ -183,37 +183,37 @@ fn channel(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
 fn collective(scope: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
     channel(scope, i, out);
     out.set("replica_groups", replica_groups(i));
-    out.set_if("constrain_layout", i.constrain_layout);
-    out.set_if("use_global_device_ids", i.use_global_device_ids);
+    out.set_if("constrain_layout", i.details().constrain_layout);
+    out.set_if("use_global_device_ids", i.details().use_global_device_ids);
 }
 
 fn dynamic_root(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    out.set_if("has_dynamic_root", i.has_dynamic_root);
+    out.set_if("has_dynamic_root", i.details().has_dynamic_root);
 }
 
 fn permute(scope: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    let pairs = i.source_target_pairs.iter().map(|pair| format!("{{{},{}}}", pair.source, pair.target));
+    let pairs = i.details().source_target_pairs.iter().map(|pair| format!("{{{},{}}}", pair.source, pair.target));
     out.set("source_target_pairs", braced(&pairs.collect::<Vec<_>>()));
     // One list for each slice, each as long as the array's rank.
     let rank = scope.operand(i, 0).map_or(0, |operand| shape::leaves(&operand.shape)[0].dimensions.len());
-    if !i.dynamic_slice_sizes.is_empty() {
-        let lists: Vec<String> = i.dynamic_slice_sizes.chunks(rank.max(1)).map(braced).collect();
+    if !i.details().dynamic_slice_sizes.is_empty() {
+        let lists: Vec<String> = i.details().dynamic_slice_sizes.chunks(rank.max(1)).map(braced).collect();
         out.set("slice_sizes", braced(&lists));
     }
 }
 
 fn host_transfer(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    out.set_if("is_host_transfer", i.is_host_transfer);
+    out.set_if("is_host_transfer", i.details().is_host_transfer);
 }
 
 fn async_thread(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    if !matches!(i.async_execution_thread.as_str(), "" | MAIN_THREAD) {
-        out.set("async_execution_thread", quoted(i.async_execution_thread.as_bytes()));
+    if !matches!(i.details().async_execution_thread.as_str(), "" | MAIN_THREAD) {
+        out.set("async_execution_thread", quoted(i.details().async_execution_thread.as_bytes()));
     }
 }
 
 fn output_aliasing(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    let entries = i.output_operand_aliasing.iter().map(|alias| {
+    let entries = i.details().output_operand_aliasing.iter().map(|alias| {
         let operand = braced(&alias.operand_shape_index);
         format!("{}: ({}, {operand})", braced(&alias.output_shape_index), alias.operand_index)
     });
@@ -224,20 +224,20 @@ fn output_aliasing(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
 }
 
 fn batch_norm(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    out.set("epsilon", i.epsilon);
-    out.set("feature_index", i.feature_index);
+    out.set("epsilon", i.details().epsilon);
+    out.set("feature_index", i.details().feature_index);
 }
 
 fn is_composite(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    out.set_if("is_composite", i.is_composite);
+    out.set_if("is_composite", i.details().is_composite);
 }
 
 fn cholesky(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    out.set_if("lower", i.cholesky_options.lower);
+    out.set_if("lower", i.details().cholesky_options.lower);
 }
 
 fn triangular_solve(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    let options = &i.triangular_solve_options;
+    let options = &i.details().triangular_solve_options;
     out.set_if("left_side", options.left_side);
     out.set_if("lower", options.lower);
     out.set_if("unit_diagonal", options.unit_diagonal);
@@ -245,18 +245,18 @@ fn triangular_solve(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
 }
 
 fn comparison(scope: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    out.set("direction", &i.comparison_direction);
+    out.set("direction", &i.details().comparison_direction);
     let dtype = scope.operand(i, 0).and_then(|operand| shape::dtype(&operand.shape));
     let default = dtype.map_or("", |dtype| match dtype.name().as_bytes() {
         [b's', ..] => "SIGNED",
         [b'u', ..] | b"pred" => "UNSIGNED",
         _ => "FLOAT",
     });
-    if !i.comparison_type.is_empty() && i.comparison_type != default {
-        out.set("type", &i.comparison_type);
+    if !i.details().comparison_type.is_empty() && i.details().comparison_type != default {
+        out.set("type", &i.details().comparison_type);
     }
-    if !i.comparison_order.is_empty() {
-        out.set("order", &i.comparison_order);
+    if !i.details().comparison_order.is_empty() {
+        out.set("order", &i.details().comparison_order);
     }
 }
 
@@ -273,31 +273,31 @@ fn precision(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
 
 fn prefetch(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
     if let Some(OptionalCrossProgramPrefetchIndex::CrossProgramPrefetchIndex(index)) =
-        i.optional_cross_program_prefetch_index
+        i.details().optional_cross_program_prefetch_index
     {
         out.set("cross_program_prefetch_index", index);
     }
 }
 
 fn custom_call(scope: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    if i.padding_type != PaddingType::PADDING_INVALID {
-        out.set("padding_type", enum_name(&i.padding_type));
+    if i.details().padding_type != PaddingType::PADDING_INVALID {
+        out.set("padding_type", enum_name(&i.details().padding_type));
     }
-    out.set("custom_call_target", quoted(i.custom_call_target.as_bytes()));
-    if i.constrain_layout {
-        let shapes: Vec<String> = i.operand_shapes_with_layout.iter().map(shape::text_with_layout).collect();
+    out.set("custom_call_target", quoted(i.details().custom_call_target.as_bytes()));
+    if i.details().constrain_layout {
+        let shapes: Vec<String> = i.details().operand_shapes_with_layout.iter().map(shape::text_with_layout).collect();
         out.set("operand_layout_constraints", format_args!("{{{}}}", shapes.join(", ")));
     }
-    out.set_if("custom_call_has_side_effect", i.custom_call_has_side_effect);
+    out.set_if("custom_call_has_side_effect", i.details().custom_call_has_side_effect);
     if let Some(value) = i.literal.as_option() {
         out.set("literal", literal_with_shape(value));
     }
-    if i.custom_call_schedule != CustomCallSchedule::SCHEDULE_NONE {
-        out.set("schedule", enum_name(&i.custom_call_schedule));
+    if i.details().custom_call_schedule != CustomCallSchedule::SCHEDULE_NONE {
+        out.set("schedule", enum_name(&i.details().custom_call_schedule));
     }
     let default = [CustomCallApiVersion::API_VERSION_UNSPECIFIED, CustomCallApiVersion::API_VERSION_ORIGINAL];
-    if !default.iter().any(|version| i.custom_call_api_version == *version) {
-        out.set("api_version", enum_name(&i.custom_call_api_version));
+    if !default.iter().any(|version| i.details().custom_call_api_version == *version) {
+        out.set("api_version", enum_name(&i.details().custom_call_api_version));
     }
     if !i.called_computation_ids.is_empty() {
         out.set("called_computations", format_args!("{{{}}}", computations(scope, i)));
@@ -322,21 +322,21 @@ fn literal_with_shape(value: &LiteralProto) -> String {
 /// XLA spells the two sides the other way round than it stores them.
 fn domain(scope: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
     let text = |side: &OpSharding| sharding(side, scope.module);
-    let (entry, exit) = (text(&i.domain_exit_sharding), text(&i.domain_entry_sharding));
+    let (entry, exit) = (text(&i.details().domain_exit_sharding), text(&i.details().domain_entry_sharding));
     out.set("domain", format_args!("{{kind=\"sharding\", entry={entry}, exit={exit}}}"));
 }
 
 fn dynamic_slice(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    out.set("dynamic_slice_sizes", braced(&i.dynamic_slice_sizes));
+    out.set("dynamic_slice_sizes", braced(&i.details().dynamic_slice_sizes));
 }
 
 fn fft(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    out.set("fft_type", enum_name(&i.fft_type));
-    out.set("fft_length", braced(&i.fft_length));
+    out.set("fft_type", enum_name(&i.details().fft_type));
+    out.set("fft_length", braced(&i.details().fft_length));
 }
 
 fn fusion_kind(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    out.set("kind", &i.fusion_kind);
+    out.set("kind", &i.details().fusion_kind);
 }
 
 fn tuple_index(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
@@ -344,61 +344,61 @@ fn tuple_index(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
 }
 
 fn infeed(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    if !i.infeed_config.is_empty() {
-        out.set("infeed_config", quoted(&i.infeed_config));
+    if !i.details().infeed_config.is_empty() {
+        out.set("infeed_config", quoted(&i.details().infeed_config));
     }
 }
 
 fn outfeed(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    out.set("outfeed_shape", shape::text_with_layout(&i.outfeed_shape));
-    if !i.outfeed_config.is_empty() {
-        out.set("outfeed_config", quoted(&i.outfeed_config));
+    out.set("outfeed_shape", shape::text_with_layout(&i.details().outfeed_shape));
+    if !i.details().outfeed_config.is_empty() {
+        out.set("outfeed_config", quoted(&i.details().outfeed_config));
     }
 }
 
 fn replication(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    if !i.parameter_replication.replicated_at_leaf_buffers.is_empty() {
-        out.set("parameter_replication", braced(&i.parameter_replication.replicated_at_leaf_buffers));
+    if !i.details().parameter_replication.replicated_at_leaf_buffers.is_empty() {
+        out.set("parameter_replication", braced(&i.details().parameter_replication.replicated_at_leaf_buffers));
     }
 }
 
 fn reduce_precision(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    out.set("exponent_bits", i.exponent_bits);
-    out.set("mantissa_bits", i.mantissa_bits);
+    out.set("exponent_bits", i.details().exponent_bits);
+    out.set("mantissa_bits", i.details().mantissa_bits);
 }
 
 fn distribution(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    out.set("distribution", lower_case(&i.distribution, ""));
+    out.set("distribution", lower_case(&i.details().distribution, ""));
 }
 
 fn rng_algorithm(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    out.set("algorithm", lower_case(&i.rng_algorithm, ""));
+    out.set("algorithm", lower_case(&i.details().rng_algorithm, ""));
 }
 
 fn delta(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    out.set("delta", i.delta);
+    out.set("delta", i.details().delta);
 }
 
 fn scan(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    out.set("num_carries", i.num_carries);
-    out.set_if("is_reverse", i.is_reverse);
-    if i.is_associative != TriState::TRI_STATE_UNSPECIFIED {
-        out.set("is_associative", i.is_associative == TriState::TRI_STATE_TRUE);
+    out.set("num_carries", i.details().num_carries);
+    out.set_if("is_reverse", i.details().is_reverse);
+    if i.details().is_associative != TriState::TRI_STATE_UNSPECIFIED {
+        out.set("is_associative", i.details().is_associative == TriState::TRI_STATE_TRUE);
     }
 }
 
 fn stable(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    out.set_if("is_stable", i.is_stable);
+    out.set_if("is_stable", i.details().is_stable);
 }
 
 fn topk(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    out.set("k", i.k);
-    out.set("largest", i.largest);
+    out.set("k", i.details().k);
+    out.set("largest", i.details().largest);
     // Parsers of early 2026 refuse `is_stable`; later ones take its absence for true, which is also right for false.
 }
 
 fn statistics(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    let statistics = &i.statistics_viz;
+    let statistics = &i.details().statistics_viz;
     if !statistics.statistics.is_empty() {
         let values = statistics.statistics.iter().map(|one| format!(",{}={}", one.stat_name, one.stat_val));
         let index = statistics.stat_index_to_visualize;
@@ -407,7 +407,7 @@ fn statistics(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
 }
 
 fn result_accuracy(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    match &i.result_accuracy.specs {
+    match &i.details().result_accuracy.specs {
         Some(Specs::Tolerance(tolerance)) => {
             let (atol, rtol, ulps) = (tolerance.atol, tolerance.rtol, tolerance.ulps);
             out.set("result_accuracy", format_args!("{{tolerance={{atol={atol:?},rtol={rtol:?},ulps={ulps}}}}}"));

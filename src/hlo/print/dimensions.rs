@@ -6,8 +6,8 @@ use crate::proto::sparsity_config::TensorSparsityConfig;
 use crate::proto::{ConvolutionDimensionNumbers, ConvolutionKind, HloInstructionProto, Window, WindowDimension};
 
 pub(super) fn window(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    if !i.window.dimensions.is_empty() {
-        out.set("window", format_args!("{{{}}}", window_text(&i.window)));
+    if !i.details().window.dimensions.is_empty() {
+        out.set("window", format_args!("{{{}}}", window_text(&i.details().window)));
     }
 }
 
@@ -33,16 +33,18 @@ fn window_text(window: &Window) -> String {
 }
 
 pub(super) fn convolution(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    if let Some(numbers) = i.convolution_dimension_numbers.as_option() {
+    if let Some(numbers) = i.details().convolution_dimension_numbers.as_option() {
         out.set("dim_labels", dim_labels(numbers));
     }
-    for (name, count) in [("feature_group_count", i.feature_group_count), ("batch_group_count", i.batch_group_count)] {
+    for (name, count) in
+        [("feature_group_count", i.details().feature_group_count), ("batch_group_count", i.details().batch_group_count)]
+    {
         if count > 1 {
             out.set(name, count);
         }
     }
-    if i.conv_kind != ConvolutionKind::CONVOLUTION_KIND_UNSET {
-        out.set("convolution_kind", lower_case(&i.conv_kind, "CONVOLUTION_KIND_"));
+    if i.details().conv_kind != ConvolutionKind::CONVOLUTION_KIND_UNSET {
+        out.set("convolution_kind", lower_case(&i.details().conv_kind, "CONVOLUTION_KIND_"));
     }
 }
 
@@ -73,7 +75,7 @@ fn dim_labels(numbers: &ConvolutionDimensionNumbers) -> String {
 }
 
 pub(super) fn dot(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    let ragged = &i.ragged_dot_dimension_numbers;
+    let ragged = &i.details().ragged_dot_dimension_numbers;
     let numbers = if ragged.is_set() { &*ragged.dot_dimension_numbers } else { &*i.dot_dimension_numbers };
     let lists = [
         ("lhs_batch_dims", &numbers.lhs_batch_dimensions),
@@ -91,7 +93,7 @@ pub(super) fn dot(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
 }
 
 pub(super) fn gather(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    let numbers = &i.gather_dimension_numbers;
+    let numbers = &i.details().gather_dimension_numbers;
     out.set("offset_dims", braced(&numbers.offset_dims));
     out.set("collapsed_slice_dims", braced(&numbers.collapsed_slice_dims));
     out.set("start_index_map", braced(&numbers.start_index_map));
@@ -104,12 +106,12 @@ pub(super) fn gather(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
         }
     }
     out.set("index_vector_dim", numbers.index_vector_dim);
-    out.set("slice_sizes", braced(&i.gather_slice_sizes));
-    out.set_if("indices_are_sorted", i.indices_are_sorted);
+    out.set("slice_sizes", braced(&i.details().gather_slice_sizes));
+    out.set_if("indices_are_sorted", i.details().indices_are_sorted);
 }
 
 pub(super) fn scatter(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    let numbers = &i.scatter_dimension_numbers;
+    let numbers = &i.details().scatter_dimension_numbers;
     out.set("update_window_dims", braced(&numbers.update_window_dims));
     out.set("inserted_window_dims", braced(&numbers.inserted_window_dims));
     out.set("scatter_dims_to_operand_dims", braced(&numbers.scatter_dims_to_operand_dims));
@@ -122,12 +124,12 @@ pub(super) fn scatter(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) 
         }
     }
     out.set("index_vector_dim", numbers.index_vector_dim);
-    out.set_if("indices_are_sorted", i.indices_are_sorted);
-    out.set_if("unique_indices", i.unique_indices);
+    out.set_if("indices_are_sorted", i.details().indices_are_sorted);
+    out.set_if("unique_indices", i.details().unique_indices);
 }
 
 pub(super) fn padding(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    let dims = &i.padding_config.dimensions;
+    let dims = &i.details().padding_config.dimensions;
     let interior = dims.iter().any(|dim| dim.interior_padding != 0);
     let dims = dims.iter().map(|dim| {
         let edges = format!("{}_{}", dim.edge_padding_low, dim.edge_padding_high);
@@ -137,8 +139,8 @@ pub(super) fn padding(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) 
 }
 
 pub(super) fn slice(_: &Scope, i: &HloInstructionProto, out: &mut Attributes) {
-    let strided = i.slice_dimensions.iter().any(|dim| dim.stride != 1);
-    let dims = i.slice_dimensions.iter().map(|dim| match strided {
+    let strided = i.details().slice_dimensions.iter().any(|dim| dim.stride != 1);
+    let dims = i.details().slice_dimensions.iter().map(|dim| match strided {
         true => format!("[{}:{}:{}]", dim.start, dim.limit, dim.stride),
         false => format!("[{}:{}]", dim.start, dim.limit),
     });
@@ -151,7 +153,7 @@ pub(super) fn sparsity(_: &Scope, i: &HloInstructionProto, out: &mut Attributes)
         let idx = if config.idx == 0 { String::new() } else { format!(" idx={}", config.idx) };
         format!("{{sparsity={sparsity}x{block} dimension={} stride={}{idx}}}", config.dimension, config.stride)
     };
-    let config = &i.sparsity_config;
+    let config = &i.details().sparsity_config;
     let sides = [("lhs", config.lhs.as_option()), ("rhs", config.rhs.as_option())];
     let sides = sides.iter().filter_map(|(name, side)| Some(format!("{name}={}", text((*side)?))));
     let sides: Vec<String> = sides.collect();

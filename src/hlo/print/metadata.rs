@@ -107,7 +107,7 @@ fn original_tree(elements: &[&OriginalValueElementProto], depth: usize, shape: O
     let inner = elements.partition_point(|element| element.shape_index.len() == depth);
     let (own, inner) = elements.split_at(inner);
     let shapes = shape.map_or(&[][..], |shape| &shape.tuple_shapes);
-    let is_tuple = !inner.is_empty() || shape.is_some_and(shape::is_tuple);
+    let is_tuple = !inner.is_empty() || own.is_empty() && shape.is_some_and(shape::is_tuple);
     if is_tuple && depth < MAX_DEPTH {
         let mut children = BTreeMap::from_iter((0..shapes.len() as i64).map(|place| (place, &[][..])));
         children.extend(

@@ -1,9 +1,9 @@
 //! Shardings, meshes and replica groups, each in the form in which it is stored.
 
 use super::braced;
-use super::metadata::metadata;
+use super::metadata::{escape, metadata};
 use crate::hlo::shape::join;
-use crate::proto::hlo_instruction_proto::ReplicaGroupList;
+use crate::proto::hlo_instruction_details::ReplicaGroupList;
 use crate::proto::mesh_proto::IotaTransform;
 use crate::proto::named_sharding_proto::{DimensionSharding, ReductionOpProto};
 use crate::proto::op_sharding::{ShardGroupType, Type};
@@ -122,7 +122,8 @@ fn mesh(mesh: &MeshProto) -> String {
     if let ([], [device]) = (mesh.axes.as_slice(), mesh.device_ids.as_slice()) {
         return format!("maximal_mesh[device_id={device}]");
     }
-    let axes: Vec<String> = mesh.axes.iter().map(|axis| format!("'{}'={}", axis.name, axis.size)).collect();
+    let axes: Vec<String> =
+        mesh.axes.iter().map(|axis| format!("'{}'={}", escape(axis.name.as_bytes()), axis.size)).collect();
     let ids = match mesh.iota_transform.as_option() {
         Some(IotaTransform { reshape_dims, transpose_perm, .. }) if reshape_dims.len() > 1 => {
             iota(reshape_dims, transpose_perm)
@@ -136,7 +137,7 @@ fn mesh(mesh: &MeshProto) -> String {
 fn axis_list(axes: &[AxisRefProto], mesh: &MeshProto, separator: &str) -> String {
     let axes = axes.iter().map(|axis| {
         let name = usize::try_from(axis.mesh_axis_index).ok().and_then(|index| mesh.axes.get(index));
-        let name = name.map_or("", |axis| axis.name.as_str());
+        let name = name.map_or(String::new(), |axis| escape(axis.name.as_bytes()));
         match axis.sub_axis_info.as_option() {
             Some(sub) => format!("'{name}':({}){}", sub.pre_size, sub.size),
             None => format!("'{name}'"),
@@ -151,8 +152,8 @@ pub(super) fn replica_groups(instruction: &HloInstructionProto) -> String {
         let iota = iota(&list.iota_reshape_dims, &list.iota_transpose_perm);
         format!("[{},{}]<={iota}", list.num_replica_groups, list.num_devices_per_group)
     };
-    match &instruction.replica_group_list {
-        _ if !instruction.replica_groups.is_empty() => group_list(&instruction.replica_groups),
+    match &instruction.details().replica_group_list {
+        _ if !instruction.details().replica_groups.is_empty() => group_list(&instruction.details().replica_groups),
         None => group_list(&[]),
         Some(ReplicaGroupList::CollectiveDeviceList(list)) => match list.iota_replica_group_list.as_option() {
             Some(iota) if list.replica_groups.is_empty() => compact(iota),

@@ -166,6 +166,21 @@ fn layouts_of_the_entry_follow_its_instructions() {
 }
 
 #[test]
+fn names_of_axes_are_escaped() {
+    let text = "HloModule m\n\nENTRY %main {\n  ROOT %p = f32[4] parameter(0), \
+                sharding={mesh['a\\\\\\n\\''=4], [{'a\\\\\\n\\''}]}\n}\n";
+    assert_eq!(round_trip(text), text);
+}
+
+#[test]
+fn an_origin_of_another_shape_stays() {
+    let text = "HloModule m\n\n%wrapped {\n  %a = s32[] parameter(0)\n  ROOT %b = s32[] negate(%a), origin={{\"v\"}}\n}\n\n\
+                ENTRY %main {\n  %p = s32[] parameter(0)\n  %start = ((s32[]), s32[], s32[]) async-start(%p), \
+                calls=%wrapped, origin={{\"v\"}}\n  ROOT %done = s32[] async-done(%start)\n}\n";
+    assert_eq!(round_trip(text), text);
+}
+
+#[test]
 fn what_is_elided_stays_so() {
     let text = "HloModule m\n\nENTRY %main {\n  ROOT %c = f32[2,3] constant({...})\n}\n";
     assert_eq!(round_trip(text), text);
@@ -202,7 +217,7 @@ fn broken_modules_are_printed_as_far_as_they_go() {
         ..Default::default()
     };
     let origin = OriginalValueProto { elements: vec![leaf], ..Default::default() };
-    instructions[0].original_value = Some(origin).into();
+    instructions[0].details_mut().original_value = Some(origin).into();
     let printed = print(&module);
     assert!(printed.contains("constant({...})") && printed.contains("copy(%missing.7)"), "{printed}");
 }

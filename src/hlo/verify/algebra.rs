@@ -14,7 +14,7 @@ const MOST_FFT_DIMENSIONS: usize = 3;
 
 pub(super) fn fft(site: &Site) -> Check {
     let operand = site.array(0)?;
-    let lengths = &site.instruction.fft_length;
+    let lengths = &site.instruction.details().fft_length;
     let (rank, count) = (operand.dimensions.len(), lengths.len());
     ensure!((1..=MOST_FFT_DIMENSIONS).contains(&count), "it transforms {count} dimensions, and 1 to 3 are possible");
     ensure!(count <= rank, "it transforms {count} dimensions of {rank}");
@@ -24,7 +24,7 @@ pub(super) fn fft(site: &Site) -> Check {
     let half = |length: i64| if length == 0 { 0 } else { length / 2 + 1 };
     let last = lengths[count - 1];
     let halved = [&lengths[..count - 1], &[half(last)]].concat();
-    let kind = site.instruction.fft_type.as_known();
+    let kind = site.instruction.details().fft_type.as_known();
     let (input, element, output) = match kind {
         Some(FftType::FFT | FftType::IFFT) => {
             expect_class("operand 0", operand, Class::Complex)?;
@@ -43,7 +43,7 @@ pub(super) fn fft(site: &Site) -> Check {
             let element = if dtype == DType::C64 { DType::F32 } else { DType::F64 };
             (halved, element, lengths.clone())
         }
-        None => return Err(format!("its type {} is unknown", site.instruction.fft_type.to_i32())),
+        None => return Err(format!("its type {} is unknown", site.instruction.details().fft_type.to_i32())),
     };
     // An FFT of other lengths than its operand's is no error to XLA, which then takes the operand's.
     let checked = !matches!(kind, Some(FftType::FFT | FftType::IFFT));
@@ -78,7 +78,7 @@ pub(super) fn triangular_solve(site: &Site) -> Check {
     site.expect_type("operand 1", b, a)?;
     let rank = a.dimensions.len();
     ensure!(b.dimensions.len() == rank, "its operands have the ranks {rank} and {}", b.dimensions.len());
-    let options = &*site.instruction.triangular_solve_options;
+    let options = &*site.instruction.details().triangular_solve_options;
     let shared = if options.left_side { rank - 2 } else { rank - 1 };
     let fits = same_size(a.dimensions[rank - 1], b.dimensions[shared])
         && same_dims(&a.dimensions[..rank - 2], &b.dimensions[..rank - 2]);
@@ -95,7 +95,7 @@ pub(super) fn batch_norm(site: &Site) -> Check {
     let operand = site.array(0)?;
     expect_class("operand 0", operand, Class::Float)?;
     let dtype = site.dtype(0)?;
-    let feature = expect_dim("feature_index", site.instruction.feature_index, operand.dimensions.len())?;
+    let feature = expect_dim("feature_index", site.instruction.details().feature_index, operand.dimensions.len())?;
     let features = [operand.dimensions[feature]];
     let is_grad = site.instruction.opcode == "batch-norm-grad";
     for index in 1..site.operands.len() {
@@ -121,7 +121,7 @@ pub(super) fn rng(site: &Site) -> Check {
         site.scalar_of(index, result)?;
     }
     ensure!(site.operands.len() == 2, "it has {} operands instead of 2", site.operands.len());
-    match site.instruction.distribution.as_known() {
+    match site.instruction.details().distribution.as_known() {
         Some(RandomDistribution::RNG_UNIFORM) => {}
         Some(RandomDistribution::RNG_NORMAL) => expect_class("it", result, Class::Float)?,
         _ => return Err("its distribution must be rng_uniform or rng_normal".to_owned()),

@@ -9,9 +9,9 @@ use crate::proto::{PrimitiveType, ShapeProto};
 pub(super) fn call(site: &Site) -> Check {
     let Some(called) = site.called.first() else { return Ok(()) };
     expect_signature(called, site.operands.iter().map(|operand| &*operand.shape), site.shape())?;
-    let aliases = site.instruction.output_operand_aliasing.len();
+    let aliases = site.instruction.details().output_operand_aliasing.len();
     ensure!(aliases == 0, "its results alias operands, which those of a call cannot");
-    if site.instruction.is_composite {
+    if site.instruction.details().is_composite {
         let name = site.instruction.frontend_attributes.map.iter().find(|entry| entry.key == "composite.name");
         ensure!(
             name.is_some_and(|entry| !entry.value.is_empty()),
@@ -24,7 +24,7 @@ pub(super) fn call(site: &Site) -> Check {
 /// A fusion's computation may leave operands unused.
 pub(super) fn fusion(site: &Site) -> Check {
     const KINDS: [&str; 5] = ["kLoop", "kInput", "kOutput", "kCustom", "kUnused"];
-    let kind = site.instruction.fusion_kind.as_str();
+    let kind = site.instruction.details().fusion_kind.as_str();
     ensure!(KINDS.contains(&kind), "its kind is '{kind}', and it must be one of {}", KINDS[..4].join(", "));
     let Some(called) = site.called.first() else { return Ok(()) };
     let (parameters, operands) = (called.parameters.len(), site.operands.len());
@@ -67,10 +67,10 @@ const RESHARDING: [&str; 4] =
 
 pub(super) fn custom_call(site: &Site) -> Check {
     let instruction = site.instruction;
-    let (target, count) = (instruction.custom_call_target.as_str(), site.operands.len());
+    let (target, count) = (instruction.details().custom_call_target.as_str(), site.operands.len());
     ensure!(!RESHARDING.contains(&target) || count == 1, "a call of {target} has 1 operand, and this one {count}");
-    if instruction.constrain_layout {
-        let (operands, layouts) = (site.operands.len(), &instruction.operand_shapes_with_layout);
+    if instruction.details().constrain_layout {
+        let (operands, layouts) = (site.operands.len(), &instruction.details().operand_shapes_with_layout);
         let count = layouts.len();
         ensure!(count == operands, "it has {operands} operands, and operand_layout_constraints for {count}");
         for (index, (operand, layout)) in site.operands.iter().zip(layouts).enumerate() {
@@ -95,7 +95,7 @@ pub(super) fn subshape<'a>(shape: &'a ShapeProto, index: &[i64]) -> Option<&'a S
 fn aliases(site: &Site) -> Check {
     let attributes = &site.instruction.frontend_attributes.map;
     let unchecked = attributes.iter().any(|entry| entry.key == "xla_skip_custom_call_alias_shape_check");
-    for alias in &site.instruction.output_operand_aliasing {
+    for alias in &site.instruction.details().output_operand_aliasing {
         let (output, input) = (&alias.output_shape_index, &alias.operand_shape_index);
         let Some(result) = subshape(site.shape(), output) else {
             return Err(format!(

@@ -8,7 +8,7 @@ use super::transfers::parts;
 use super::{Check, Site, ensure, sharding};
 use crate::hlo::groups::{self, GroupMode};
 use crate::hlo::shape;
-use crate::proto::__buffa::oneof::hlo_instruction_proto::ReplicaGroupList;
+use crate::proto::__buffa::oneof::hlo_instruction_details::ReplicaGroupList;
 use crate::proto::ShapeProto;
 
 pub(super) fn check(site: &Site, replicas: i64, partitions: i64) -> Check {
@@ -18,7 +18,7 @@ pub(super) fn check(site: &Site, replicas: i64, partitions: i64) -> Check {
     if opcode.starts_with("collective-permute") {
         return permute(site, replicas, partitions);
     }
-    if let Some(ReplicaGroupList::MeshAxesReplicaGroupList(list)) = &instruction.replica_group_list {
+    if let Some(ReplicaGroupList::MeshAxesReplicaGroupList(list)) = &instruction.details().replica_group_list {
         sharding::check_mesh(&list.mesh)?;
         sharding::check_axes(&list.axes, &list.mesh, &mut Vec::new())?;
     }
@@ -44,7 +44,7 @@ fn shapes(site: &Site, size: i64) -> Check {
             each_result(site, site.shape(), Ok)?;
             reducers(site)
         }
-        "collective-broadcast" if site.instruction.has_dynamic_root => dynamic_broadcast(site),
+        "collective-broadcast" if site.instruction.details().has_dynamic_root => dynamic_broadcast(site),
         "collective-broadcast" => each_result(site, site.shape(), Ok),
         "all-gather" => gather(site, site.shape(), size),
         "all-gather-start" => {
@@ -166,9 +166,9 @@ fn permute(site: &Site, replicas: i64, partitions: i64) -> Check {
         _ => ("replica", replicas),
     };
     // In the form that updates slices in place, the pairs of all slices stand in one list.
-    let in_place = !site.instruction.dynamic_slice_sizes.is_empty();
+    let in_place = !site.instruction.details().dynamic_slice_sizes.is_empty();
     let most = if in_place { slices(site)? } else { 1 };
-    let pairs = &site.instruction.source_target_pairs;
+    let pairs = &site.instruction.details().source_target_pairs;
     for (end, ids) in [
         ("source", pairs.iter().map(|pair| pair.source).collect::<Vec<_>>()),
         ("target", pairs.iter().map(|pair| pair.target).collect()),
@@ -230,7 +230,7 @@ fn slices(site: &Site) -> Result<usize, String> {
             sizes += lists.len() * rank;
         }
     }
-    let given = site.instruction.dynamic_slice_sizes.len();
+    let given = site.instruction.details().dynamic_slice_sizes.len();
     ensure!(given >= sizes, "slice_sizes has {given} sizes instead of {sizes}");
     Ok(slices.max(1))
 }

@@ -65,7 +65,7 @@ fn product(site: &Site, expected: &[i64]) -> Check {
 /// A dot whose groups lie one after the other along a dimension of the left side.
 pub(super) fn ragged_dot(site: &Site) -> Check {
     let (lhs, rhs, group_sizes) = (site.array(0)?, site.array(1)?, site.array(2)?);
-    let numbers = &*site.instruction.ragged_dot_dimension_numbers;
+    let numbers = &*site.instruction.details().ragged_dot_dimension_numbers;
     let dot = &*numbers.dot_dimension_numbers;
     let free = dot_numbers(lhs, rhs, dot)?;
     let [ragged] = numbers.lhs_ragged_dimensions.as_slice() else {
@@ -142,7 +142,7 @@ pub(super) fn expect_window(window: &[WindowDimension], rank: usize) -> Check {
 
 pub(super) fn convolution(site: &Site) -> Check {
     let (lhs, rhs) = (site.array(0)?, site.array(1)?);
-    let n = &*site.instruction.convolution_dimension_numbers;
+    let n = &*site.instruction.details().convolution_dimension_numbers;
     let result = site.array_result()?;
     let sides = [
         ("input", lhs, n.input_batch_dimension, n.input_feature_dimension, &n.input_spatial_dimensions),
@@ -171,23 +171,23 @@ pub(super) fn convolution(site: &Site) -> Check {
         text(rhs),
         text(result)
     );
-    expect_window(&site.instruction.window.dimensions, spatial)?;
+    expect_window(&site.instruction.details().window.dimensions, spatial)?;
     // XLA takes its word for convolutions in the other kinds' numbering, which no front end writes.
     let forward = !matches!(
-        site.instruction.conv_kind.as_known(),
+        site.instruction.details().conv_kind.as_known(),
         Some(ConvolutionKind::CONVOLUTION_KIND_DGRAD | ConvolutionKind::CONVOLUTION_KIND_WGRAD)
     );
-    if forward && !site.instruction.sparsity_config.is_set() && !super::dims::is_unbounded(lhs) {
+    if forward && !site.instruction.details().sparsity_config.is_set() && !super::dims::is_unbounded(lhs) {
         forward_convolution(site, lhs, rhs)?;
     }
     Ok(())
 }
 
 fn forward_convolution(site: &Site, lhs: &ShapeProto, rhs: &ShapeProto) -> Check {
-    let n = &*site.instruction.convolution_dimension_numbers;
+    let n = &*site.instruction.details().convolution_dimension_numbers;
     let size = |shape: &ShapeProto, dim: i64| shape.dimensions[dim as usize];
-    let feature_groups = site.instruction.feature_group_count.max(1);
-    let batch_groups = site.instruction.batch_group_count.max(1);
+    let feature_groups = site.instruction.details().feature_group_count.max(1);
+    let batch_groups = site.instruction.details().batch_group_count.max(1);
     let (batch, features) = (size(lhs, n.input_batch_dimension), size(lhs, n.input_feature_dimension));
     let kernel_features = size(rhs, n.kernel_input_feature_dimension);
     let outputs = size(rhs, n.kernel_output_feature_dimension);
@@ -202,7 +202,7 @@ fn forward_convolution(site: &Site, lhs: &ShapeProto, rhs: &ShapeProto) -> Check
     ] {
         ensure!(size % groups == 0, "its {size} {what} cannot be split in {groups} groups");
     }
-    let window = &site.instruction.window.dimensions;
+    let window = &site.instruction.details().window.dimensions;
     let kernel: Vec<i64> = n.kernel_spatial_dimensions.iter().map(|&dim| size(rhs, dim)).collect();
     ensure!(
         window.iter().map(|dim| dim.size).eq(kernel.iter().copied()),

@@ -85,14 +85,14 @@ pub(super) fn expect_class(what: &str, shape: &ShapeProto, class: Class) -> Chec
 }
 
 fn comparison(site: &Site, dtype: DType) -> Check {
-    let direction = site.instruction.comparison_direction.as_str();
+    let direction = site.instruction.details().comparison_direction.as_str();
     ensure!(
         matches!(direction, "EQ" | "NE" | "GE" | "GT" | "LE" | "LT"),
         "its direction is '{direction}', and it must be EQ, NE, GE, GT, LE or LT"
     );
     let equality = matches!(direction, "EQ" | "NE");
     ensure!(equality || !is_complex(dtype), "complex numbers have no order to compare by {direction}");
-    let kind = site.instruction.comparison_type.as_str();
+    let kind = site.instruction.details().comparison_type.as_str();
     let accepted: &[&str] = match dtype {
         dtype if is_float(dtype) => &["", "FLOAT", "TOTALORDER"],
         dtype if is_complex(dtype) => &["", "FLOAT"],
@@ -153,7 +153,7 @@ pub(super) fn stochastic_convert(site: &Site) -> Check {
 }
 
 pub(super) fn reduce_precision(site: &Site) -> Check {
-    let (exponent, mantissa) = (site.instruction.exponent_bits, site.instruction.mantissa_bits);
+    let (exponent, mantissa) = (site.instruction.details().exponent_bits, site.instruction.details().mantissa_bits);
     ensure!(exponent >= 1, "exponent_bits is {exponent}, and it must be at least 1");
     ensure!(mantissa >= 0, "mantissa_bits is {mantissa}, and it must not be negative");
     elementwise(site, Rule::Elementwise)

@@ -74,8 +74,8 @@ impl Indices {
 
 pub(super) fn gather(site: &Site) -> Check {
     let (operand, indices) = (site.array(0)?, site.array(1)?);
-    let numbers = &*site.instruction.gather_dimension_numbers;
-    let sizes = &site.instruction.gather_slice_sizes;
+    let numbers = &*site.instruction.details().gather_dimension_numbers;
+    let sizes = &site.instruction.details().gather_slice_sizes;
     let indices = Indices::new(indices, numbers.index_vector_dim)?;
     let rank = operand.dimensions.len();
     indices.check(
@@ -110,7 +110,7 @@ pub(super) fn gather(site: &Site) -> Check {
 
 pub(super) fn scatter(site: &Site) -> Check {
     let count = site.operands.len() / 2;
-    let numbers = &*site.instruction.scatter_dimension_numbers;
+    let numbers = &*site.instruction.details().scatter_dimension_numbers;
     let indices = Indices::new(site.array(count)?, numbers.index_vector_dim)?;
     let mut reducers = Vec::with_capacity(count);
     for index in 0..count {
@@ -126,7 +126,7 @@ pub(super) fn scatter(site: &Site) -> Check {
 }
 
 fn scatter_one(indices: &Indices, operand: &ShapeProto, updates: &ShapeProto, site: &Site) -> Check {
-    let numbers = &*site.instruction.scatter_dimension_numbers;
+    let numbers = &*site.instruction.details().scatter_dimension_numbers;
     let (rank, updates_rank) = (operand.dimensions.len(), updates.dimensions.len());
     indices.check(
         operand,

@@ -31,6 +31,7 @@ pub use error::VerifyError;
 use site::Site;
 
 use super::HloModule;
+use super::opcode::Opcode;
 use crate::proto::{HloComputationProto, HloInstructionProto, ShapeProto};
 
 /// A broken rule; the caller adds where.
@@ -98,4 +99,25 @@ pub fn verify(module: &HloModule, replicas: i64, partitions: i64) -> Result<(), 
         }
     }
     module::check(proto, &done, partitions).map_err(VerifyError::of_module)
+}
+
+/// Checks one instruction by the rules of [`verify`], given what its ids refer to.
+///
+/// # Errors
+/// The rule that it breaks.
+pub(crate) fn verify_instruction<'m>(
+    instruction: &'m HloInstructionProto,
+    operands: Vec<&'m HloInstructionProto>,
+    called: &[&'m HloComputationProto],
+    partitions: i64,
+) -> Check {
+    let signatures = called.iter().map(|computation| {
+        let ids = computation.instructions.iter().map(|instruction| (instruction.id, instruction));
+        module::signature(computation, &ids.collect())
+    });
+    let signatures: Vec<Signature> = signatures.collect::<Result<_, _>>()?;
+    let opcode = Opcode::from_name(&instruction.opcode);
+    let called = signatures.iter().collect();
+    let site = Site { instruction, opcode, operands, control_predecessors: Vec::new(), called };
+    opcodes::check(&site, 1, partitions)
 }

@@ -109,7 +109,7 @@ pub(super) fn concatenate(site: &Site) -> Check {
 pub(super) fn pad(site: &Site) -> Check {
     let operand = site.array(0)?;
     site.scalar_of(1, operand)?;
-    let padding = &site.instruction.padding_config.dimensions;
+    let padding = &site.instruction.details().padding_config.dimensions;
     let rank = operand.dimensions.len();
     ensure!(padding.len() == rank, "it pads {} dimensions of {}", padding.len(), text(operand));
     let mut expected = Vec::with_capacity(rank);
@@ -145,7 +145,7 @@ pub(super) fn iota(site: &Site) -> Check {
 
 pub(super) fn slice(site: &Site) -> Check {
     let operand = site.array(0)?;
-    let slices = &site.instruction.slice_dimensions;
+    let slices = &site.instruction.details().slice_dimensions;
     ensure!(slices.len() == operand.dimensions.len(), "it slices {} dimensions of {}", slices.len(), text(operand));
     let mut expected = Vec::with_capacity(slices.len());
     for (slice, &size) in slices.iter().zip(&operand.dimensions) {
@@ -193,7 +193,7 @@ pub(super) fn within(what: &str, sizes: &[i64], operand: &ShapeProto) -> Check {
 
 pub(super) fn dynamic_slice(site: &Site) -> Check {
     let operand = site.array(0)?;
-    let sizes = &site.instruction.dynamic_slice_sizes;
+    let sizes = &site.instruction.details().dynamic_slice_sizes;
     within("the sizes", sizes, operand)?;
     start_indices(site, 1, sizes.len())?;
     site.expect_result(site.dtype(0)?, sizes)

@@ -146,7 +146,9 @@ fn tuple_element(site: &Site) -> Check {
 }
 
 fn domain(site: &Site, partitions: i64) -> Check {
-    for sharding in [&site.instruction.domain_entry_sharding, &site.instruction.domain_exit_sharding] {
+    for sharding in
+        [&site.instruction.details().domain_entry_sharding, &site.instruction.details().domain_exit_sharding]
+    {
         if let Some(sharding) = sharding.as_option() {
             sharding::well_formed(sharding, partitions)?;
         }

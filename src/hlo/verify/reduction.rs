@@ -130,7 +130,7 @@ pub(super) fn reduce(site: &Site) -> Check {
 
 pub(super) fn reduce_window(site: &Site) -> Check {
     let operand = paired_inputs(site)?;
-    let window = &site.instruction.window.dimensions;
+    let window = &site.instruction.details().window.dimensions;
     expect_window(window, operand.dimensions.len())?;
     if is_unbounded(operand) {
         return Ok(());
@@ -150,7 +150,7 @@ pub(super) fn select_and_scatter(site: &Site) -> Check {
         }
     }
     expect_reducer(site, 1, &[Reducer { accumulator: site.dtype(2)?, input: site.dtype(1)? }])?;
-    let window = &site.instruction.window.dimensions;
+    let window = &site.instruction.details().window.dimensions;
     expect_window(window, operand.dimensions.len())?;
     if !is_unbounded(operand) {
         let places = windowed(&operand.dimensions, window)?;
@@ -216,7 +216,7 @@ pub(super) fn top_k(site: &Site) -> Check {
     let Some((&last, outer)) = operand.dimensions.split_last() else {
         return Err(format!("operand 0 is {}, and it must have a dimension", text(operand)));
     };
-    let k = site.instruction.k;
+    let k = site.instruction.details().k;
     ensure!(
         k >= 0 && (k <= last || last == shape::UNBOUNDED),
         "k is {k}, and the last dimension of {} has {last}",
@@ -239,9 +239,13 @@ pub(super) fn scan(site: &Site) -> Check {
     let (inputs, outputs) = (site.operands.len(), results.len());
     let name = &called.computation.name;
     ensure!(roots.len() == outputs, "it has {outputs} results, and '{name}' returns {}", roots.len());
-    let carries = usize::try_from(site.instruction.num_carries).ok().filter(|&carries| carries <= inputs.min(outputs));
+    let carries =
+        usize::try_from(site.instruction.details().num_carries).ok().filter(|&carries| carries <= inputs.min(outputs));
     let carries = carries.ok_or_else(|| {
-        format!("num_carries is {}, for {inputs} operands and {outputs} results", site.instruction.num_carries)
+        format!(
+            "num_carries is {}, for {inputs} operands and {outputs} results",
+            site.instruction.details().num_carries
+        )
     })?;
     ensure!(inputs + outputs > 2 * carries, "it has no inputs and no outputs besides what it carries");
     let mut length = None;

@@ -34,7 +34,7 @@ pub(super) fn async_step(site: &Site) -> Check {
                 text(called.result)
             );
             let (thread, of_computation) =
-                (&site.instruction.async_execution_thread, &called.computation.execution_thread);
+                (&site.instruction.details().async_execution_thread, &called.computation.execution_thread);
             let main = |thread: &str| if thread.is_empty() { "main".to_owned() } else { thread.to_owned() };
             ensure!(
                 main(thread) == main(of_computation),
@@ -187,9 +187,9 @@ pub(super) fn recv_done(site: &Site) -> Check {
 }
 
 fn same_channel(site: &Site, start: &HloInstructionProto) -> Check {
-    let (done, start) = (site.instruction, (start.channel_id, start.is_host_transfer));
+    let (done, start) = (site.instruction, (start.channel_id, start.details().is_host_transfer));
     ensure!(done.channel_id == start.0, "its channel_id is {}, and it ends one of {}", done.channel_id, start.0);
-    ensure!(done.is_host_transfer == start.1, "it and what it ends disagree on is_host_transfer");
+    ensure!(done.details().is_host_transfer == start.1, "it and what it ends disagree on is_host_transfer");
     Ok(())
 }
 
@@ -202,7 +202,7 @@ pub(super) fn infeed(site: &Site) -> Check {
 
 pub(super) fn outfeed(site: &Site) -> Check {
     expect_token("operand 1", site.operand(1))?;
-    let outfeed = &site.instruction.outfeed_shape;
+    let outfeed = &site.instruction.details().outfeed_shape;
     ensure!(outfeed.is_set(), "it has no outfeed_shape");
     super::structure::check_shape(outfeed)?;
     expect_same("outfeed_shape", outfeed, site.operand(0))?;

@@ -7,9 +7,9 @@ use crate::hlo::literal::{DenseWriter, Scalar};
 use crate::hlo::shape;
 use crate::lower::Error;
 use crate::lower::module::Fresh;
-use crate::proto::hlo_instruction_proto::SliceDimensions;
+use crate::proto::hlo_instruction_details::SliceDimensions;
 use crate::proto::padding_config::PaddingConfigDimension;
-use crate::proto::{HloInstructionProto, LayoutProto, PaddingConfig, ShapeProto};
+use crate::proto::{HloInstructionCommon, HloInstructionProto, LayoutProto, PaddingConfig, ShapeProto};
 
 /// An operation on one array.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,14 +67,14 @@ pub(super) fn undo(
         let (id, name) = successor.take().unwrap_or_else(&mut fresh_names);
         let input = if index == 0 { None } else { Some(fresh_names()) };
         let operand = input.as_ref().map(|(id, _)| *id).or(bitcast.operand_ids.first().copied());
-        let mut instruction = HloInstructionProto {
+        let mut instruction = HloInstructionProto::from(HloInstructionCommon {
             name,
             id,
             operand_ids: operand.into_iter().collect(),
             shape: shape::array(result.dtype, &result.dims).into(),
             metadata: bitcast.metadata.clone(),
-            ..HloInstructionProto::default()
-        };
+            ..Default::default()
+        });
         let padding = step.write(&start, &mut instruction);
         let padding = padding.then(|| zero(start.dtype, fresh_names()));
         instruction.operand_ids.extend(padding.iter().map(|zero| zero.id));
@@ -102,12 +102,13 @@ impl Step {
                     ..PaddingConfigDimension::default()
                 };
                 let dimensions = sizes.iter().zip(&start.dims).map(behind).collect();
-                instruction.padding_config = PaddingConfig { dimensions, ..PaddingConfig::default() }.into();
+                instruction.details_mut().padding_config =
+                    PaddingConfig { dimensions, ..PaddingConfig::default() }.into();
                 "pad"
             }
             Step::Slice(sizes) => {
                 let first = |&limit: &i64| SliceDimensions { limit, stride: 1, ..SliceDimensions::default() };
-                instruction.slice_dimensions = sizes.iter().map(first).collect();
+                instruction.details_mut().slice_dimensions = sizes.iter().map(first).collect();
                 "slice"
             }
             Step::BitcastConvert(_) => "bitcast-convert",
@@ -302,12 +303,6 @@ fn zero(dtype: DType, (id, name): (i64, String)) -> HloInstructionProto {
     let shape = shape::scalar(dtype);
     let mut writer = DenseWriter::new(dtype, 1);
     let literal = writer.push(value).and_then(|()| writer.finish(shape.clone())).unwrap_or_default();
-    HloInstructionProto {
-        name,
-        id,
-        opcode: "constant".to_owned(),
-        shape: shape.into(),
-        literal: literal.into(),
-        ..HloInstructionProto::default()
-    }
+    let opcode = "constant".to_owned();
+    HloInstructionCommon { name, id, opcode, shape: shape.into(), literal: literal.into(), ..Default::default() }.into()
 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::lower::module::Fresh;
-use crate::proto::{HloComputationProto, HloInstructionProto, HloModuleProto};
+use crate::proto::{HloComputationProto, HloInstructionCommon, HloInstructionProto, HloModuleProto};
 
 /// Replaces the calls of these computations by what they compute, where each has one call only, as compilers leave it.
 /// The module must be verified: callees stand before their callers. It never grows.
@@ -52,16 +52,18 @@ fn splice(
         if let Some(argument) = argument {
             renamed.insert(instruction.id, argument);
             if is_root {
-                let (mut copy, operand_ids) = (call.clone(), vec![argument]);
+                let mut copy = call.clone();
                 copy.opcode = "copy".to_owned();
+                copy.operand_ids = vec![argument];
                 copy.called_computation_ids.clear();
-                to.push(HloInstructionProto { operand_ids, ..copy });
+                to.push(copy);
             }
             continue;
         }
         let id = if is_root { call.id } else { fresh.instruction(computation) };
         renamed.insert(std::mem::replace(&mut instruction.id, id), id);
-        let references = instruction.operand_ids.iter_mut().chain(&mut instruction.control_predecessor_ids);
+        let HloInstructionCommon { operand_ids, control_predecessor_ids, .. } = &mut *instruction;
+        let references = operand_ids.iter_mut().chain(control_predecessor_ids);
         references.for_each(|id| *id = *renamed.get(id).unwrap_or(id));
         if is_root {
             instruction.name.clone_from(&call.name);

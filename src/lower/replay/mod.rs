@@ -82,8 +82,8 @@ fn undo_computation(
             "fusion" => {
                 unfused.extend(&instruction.called_computation_ids);
                 instruction.opcode = "call".to_owned();
-                instruction.fusion_kind.clear();
-                instruction.output_operand_aliasing.clear();
+                instruction.details_mut().fusion_kind.clear();
+                instruction.details_mut().output_operand_aliasing.clear();
                 undo_instruction(&mut instruction)?;
                 instructions.push(instruction);
             }
@@ -104,22 +104,25 @@ fn undo_instruction(instruction: &mut HloInstructionProto) -> Result<(), Error> 
         literal::set_row_major(constant)
             .map_err(|error| Error::malformed(&instruction.name, format!("its value is damaged: {error}")))?;
     }
-    instruction.constrain_layout = false;
-    instruction.backend_config.clear();
-    instruction.backend_config_payload = None.into();
+    if let Some(details) = instruction.existing_details_mut() {
+        details.constrain_layout = false;
+        details.backend_config.clear();
+        details.backend_config_payload = None.into();
+    }
     instruction.frontend_attributes = None.into();
     Ok(())
 }
 
 /// Has a custom call compiled with the layouts that it has, tiles and memory spaces aside.
 fn keep_layouts(call: &mut HloInstructionProto, shapes: &HashMap<i64, ShapeProto>) {
-    if !call.constrain_layout {
-        call.operand_shapes_with_layout = call.operand_ids.iter().filter_map(|id| shapes.get(id)).cloned().collect();
-        call.constrain_layout = true;
+    if !call.details().constrain_layout {
+        let operands = call.operand_ids.iter().filter_map(|id| shapes.get(id)).cloned().collect();
+        let details = call.details_mut();
+        details.operand_shapes_with_layout = operands;
+        details.constrain_layout = true;
     }
-    for shape in call.operand_shapes_with_layout.iter_mut().chain(call.shape.as_option_mut()) {
-        keep_only_order(shape);
-    }
+    call.details_mut().operand_shapes_with_layout.iter_mut().for_each(keep_only_order);
+    call.shape.as_option_mut().into_iter().for_each(keep_only_order);
 }
 
 /// Keeps nothing of a shape's layouts but the order of dimensions.

@@ -2,7 +2,7 @@ mod messages;
 
 use super::*;
 use crate::hlo::shape::{text, text_with_layout};
-use crate::proto::hlo_instruction_proto::ReplicaGroupList;
+use crate::proto::hlo_instruction_details::ReplicaGroupList;
 use crate::proto::op_sharding::Type;
 use crate::proto::{HloInstructionProto, OpSharding, PrimitiveType};
 
@@ -181,12 +181,12 @@ fn shapes_and_layouts() {
         "b(f32[2]{0})",
     ];
     for shape in shapes {
-        let parsed = root(&format!("  ROOT p = {shape} parameter(0)")).shape;
+        let parsed = root(&format!("  ROOT p = {shape} parameter(0)")).shape.clone();
         let printed = text_with_layout(&parsed);
-        let again = root(&format!("  ROOT p = {printed} parameter(0)")).shape;
+        let again = root(&format!("  ROOT p = {printed} parameter(0)")).shape.clone();
         assert_eq!(parsed, again, "{shape} printed as {printed}");
     }
-    let shape = root("  ROOT p = f32[2,<=3]{0,1:T(8,128)(2,1)S(5)} parameter(0)").shape;
+    let shape = root("  ROOT p = f32[2,<=3]{0,1:T(8,128)(2,1)S(5)} parameter(0)").shape.clone();
     assert_eq!(shape.is_dynamic_dimension, [false, true]);
     assert_eq!(shape.layout.minor_to_major, [0, 1]);
     assert_eq!((shape.layout.tiles.len(), shape.layout.memory_space), (2, 5));
@@ -194,7 +194,7 @@ fn shapes_and_layouts() {
 
 #[test]
 fn literals() {
-    let literal = |shape: &str, value: &str| root(&format!("  ROOT c = {shape} constant({value})")).literal;
+    let literal = |shape: &str, value: &str| root(&format!("  ROOT c = {shape} constant({value})")).literal.clone();
     assert_eq!(literal("f32[2,2]", "{ {1, -2.5}, {inf, 4e-3} }").f32s, [1.0, -2.5, f32::INFINITY, 4e-3]);
     assert_eq!(literal("f32[2,2]{0,1}", "{{1,2},{3,4}}").f32s, [1.0, 3.0, 2.0, 4.0]);
     assert_eq!(literal("pred[3]", "{true, 0, 1}").preds, [true, false, true]);
@@ -255,7 +255,7 @@ fn replica_groups() {
         let lines = format!(
             "  p = f32[4] parameter(0)\n  ROOT r = f32[4] all-reduce(p), replica_groups={groups}, to_apply=sum"
         );
-        root(&lines).replica_group_list.unwrap()
+        root(&lines).details().replica_group_list.clone().unwrap()
     };
     let ReplicaGroupList::CollectiveDeviceList(list) = groups("{{0,1},{2,3}}") else { panic!() };
     assert_eq!(list.replica_groups[1].replica_ids, [2, 3]);
@@ -275,7 +275,7 @@ fn replica_groups() {
 
 #[test]
 fn called_computations_stand_in_their_own_order() {
-    let called = |lines: &str| root(lines).called_computation_ids;
+    let called = |lines: &str| root(lines).called_computation_ids.clone();
     let one = "  p = f32[4] parameter(0)\n  ROOT r = f32[4]";
     assert_eq!(called(&format!("{one} while(p), condition=sum, body=negated")), [1, 0]);
     assert_eq!(called(&format!("{one} while(p), body=negated, condition=sum")), [1, 0]);
@@ -291,15 +291,21 @@ fn called_computations_stand_in_their_own_order() {
 #[test]
 fn defaults_that_the_text_leaves_out() {
     let one = "  p = f32[4] parameter(0)\n  ROOT r =";
-    assert_eq!(root(&format!("{one} pred[4] compare(p, p), direction=LT")).comparison_type, "FLOAT");
-    assert_eq!(root(&format!("{one} pred[4] compare(p, p), direction=LT, order=TOTAL")).comparison_type, "TOTALORDER");
+    assert_eq!(root(&format!("{one} pred[4] compare(p, p), direction=LT")).details().comparison_type, "FLOAT");
+    assert_eq!(
+        root(&format!("{one} pred[4] compare(p, p), direction=LT, order=TOTAL")).details().comparison_type,
+        "TOTALORDER"
+    );
     let call = root(&format!("{one} f32[4] custom-call(p), custom_call_target=\"t\", backend_config={{\"a\": {{}}}}"));
-    assert_eq!(call.custom_call_api_version, crate::proto::CustomCallApiVersion::API_VERSION_ORIGINAL);
-    assert_eq!((call.feature_group_count, &call.backend_config[..]), (1, &b"{\"a\": {}}"[..]));
+    assert_eq!(call.details().custom_call_api_version, crate::proto::CustomCallApiVersion::API_VERSION_ORIGINAL);
+    assert_eq!((call.details().feature_group_count, &call.details().backend_config[..]), (1, &b"{\"a\": {}}"[..]));
     let typed = format!("{one} f32[4] custom-call(p), custom_call_target=\"t\", api_version=API_VERSION_TYPED_FFI");
-    assert_eq!(root(&typed).custom_call_api_version, crate::proto::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+    assert_eq!(
+        root(&typed).details().custom_call_api_version,
+        crate::proto::CustomCallApiVersion::API_VERSION_TYPED_FFI
+    );
     let top_k = root(&format!("{one} topk(p), k=2"));
-    assert!(top_k.largest && top_k.is_stable);
+    assert!(top_k.details().largest && top_k.details().is_stable);
     let dot = root(&format!(
         "{one} dot(p, p), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}, algorithm=dot_bf16_bf16_f32"
     ));
@@ -314,13 +320,13 @@ fn windows_and_labels() {
   k = f32[3,3,3,5] parameter(1)
   ROOT c = f32[1,4,8,5] convolution(x, k), window={size=3x3 stride=2x1 pad=0_1x1_1 rhs_reversal=1x0}, dim_labels=b01f_01io->b01f",
     );
-    let dims = &conv.window.dimensions;
+    let dims = &conv.details().window.dimensions;
     assert_eq!((dims[0].stride, dims[0].padding_high, dims[0].window_reversal), (2, 1, true));
-    assert_eq!(conv.convolution_dimension_numbers.kernel_output_feature_dimension, 3);
+    assert_eq!(conv.details().convolution_dimension_numbers.kernel_output_feature_dimension, 3);
     let pad = root("  p = f32[4] parameter(0)\n  z = f32[] parameter(1)\n  ROOT r = f32[9] pad(p, z), padding=-1_3_1");
-    assert_eq!(pad.padding_config.dimensions[0].interior_padding, 1);
+    assert_eq!(pad.details().padding_config.dimensions[0].interior_padding, 1);
     let slice = root("  p = f32[4] parameter(0)\n  ROOT r = f32[2] slice(p), slice={[0:4:2]}");
-    assert_eq!(slice.slice_dimensions[0].stride, 2);
+    assert_eq!(slice.details().slice_dimensions[0].stride, 2);
 }
 
 #[test]
@@ -351,8 +357,8 @@ fn metadata_and_what_else_instructions_carry() {
         (add.metadata.op_name.as_str(), add.metadata.source_line, add.metadata.stack_frame_id),
         ("a \"b\"", 7, 2)
     );
-    assert_eq!(add.statistics_viz.statistics[1].stat_val, 4.5);
-    assert_eq!(add.backend_config, b"x\0y");
+    assert_eq!(add.details().statistics_viz.statistics[1].stat_val, 4.5);
+    assert_eq!(add.details().backend_config, b"x\0y");
 }
 
 #[test]

@@ -1,0 +1,216 @@
+//! Loops, branches and tuples.
+
+use std::panic::Location;
+
+use super::graph::{OpId, Scope};
+use super::{Builder, Op};
+use crate::dtype::DType;
+use crate::hlo::shape;
+use crate::proto::{HloInstructionCommon, HloInstructionProto, ShapeProto};
+
+impl<'b> Op<'b> {
+    /// An element of a tuple.
+    #[track_caller]
+    pub fn element(self, index: usize) -> Op<'b> {
+        let element = HloInstructionProto::from(HloInstructionCommon {
+            opcode: "get-tuple-element".to_owned(),
+            tuple_index: index as i64,
+            ..Default::default()
+        });
+        self.builder.push(element, &[self])
+    }
+
+    #[track_caller]
+    pub(super) fn elements(self, count: usize) -> Vec<Op<'b>> {
+        let mut elements = Vec::with_capacity(count);
+        for index in 0..count {
+            elements.push(self.element(index));
+        }
+        elements
+    }
+}
+
+impl Builder {
+    /// Several values as one.
+    #[track_caller]
+    pub fn tuple<'b>(&'b self, elements: &[Op<'b>]) -> Op<'b> {
+        self.push(HloInstructionProto::new("tuple"), elements)
+    }
+
+    /// A loop over a state of several arrays, as `jax.lax.while_loop`: while `condition` of the state is true, `body`
+    /// makes the next one of it, of the same shapes. Both may use values from outside of the loop.
+    ///
+    /// ```
+    /// use spmd_run::builder::Builder;
+    /// use spmd_run::dtype::DType::{F32, S32};
+    ///
+    /// let b = Builder::new("power");
+    /// let (x, times) = (b.parameter("x", F32, &[3]), b.parameter("times", S32, &[]));
+    /// let start = [b.scalar(S32, 0), x.ones_like()];
+    /// let end = b.while_loop(&start, |state| state[0].lt(times), |state| vec![state[0] + 1, state[1] * x]);
+    /// b.build(&[end[1]])?;
+    /// # Ok::<(), spmd_run::builder::BuildError>(())
+    /// ```
+    #[track_caller]
+    pub fn while_loop<'b>(
+        &'b self,
+        init: &[Op<'b>],
+        condition: impl FnOnce(&[Op<'b>]) -> Op<'b>,
+        body: impl FnOnce(&[Op<'b>]) -> Vec<Op<'b>>,
+    ) -> Vec<Op<'b>> {
+        let location = Location::caller();
+        let count = init.len();
+        let failed = || vec![self.failed(); count];
+        let shapes: Option<Vec<ShapeProto>> = init.iter().map(|value| value.shape()).collect();
+        let Some(shapes) = shapes else { return failed() };
+
+        let (checks, state) = self.open_body("condition", &shapes, location);
+        let root = self.import_result("condition", condition(&state), location);
+        self.graph().close(checks, root);
+        if root.is_none() {
+            return failed();
+        }
+        let known = self.graph().computation(checks).captures.clone();
+
+        let (steps, state) = self.open_body("body", &shapes, location);
+        let captured = self.graph().capture_like(steps, &known, location);
+        let next = body(&state);
+        let root = captured.and_then(|()| self.next_state(steps, &shapes, &next, location));
+        let root = self.handle("while", root, location).id;
+        self.graph().close(steps, root);
+        if root.is_none() {
+            return failed();
+        }
+
+        let (captures, state_shape) = {
+            let graph = self.graph();
+            let body = graph.computation(steps);
+            (body.captures.clone(), (*body.proto.instructions[0].shape).clone())
+        };
+        self.graph().widen(checks, state_shape);
+        let outer = captures.iter().map(|&(outer, _)| Op { builder: self, id: Some(outer) });
+        let start = self.tuple(&init.iter().copied().chain(outer).collect::<Vec<_>>());
+        let instruction = HloInstructionProto::new("while");
+        self.push_calling(instruction, &[start], &[steps, checks]).elements(count)
+    }
+
+    /// A loop that runs `body` for each index from `start` to before `end`, as `jax.lax.fori_loop`: it makes the next state
+    /// of the index, an `s32`, and the state.
+    #[track_caller]
+    pub fn fori_loop<'b>(
+        &'b self,
+        start: i32,
+        end: i32,
+        init: &[Op<'b>],
+        body: impl FnOnce(Op<'b>, &[Op<'b>]) -> Vec<Op<'b>>,
+    ) -> Vec<Op<'b>> {
+        let state = [&[self.scalar(DType::S32, start)], init].concat();
+        let ends = self.while_loop(
+            &state,
+            |state| state[0].lt(end),
+            |state| {
+                let next = body(state[0], &state[1..]);
+                [vec![state[0] + 1], next].concat()
+            },
+        );
+        ends[1..].to_vec()
+    }
+
+    /// One of two computations, as `jax.lax.cond`: only the one that the predicate, a scalar `pred`, chooses is run. Both
+    /// may use values from outside, and give arrays of the same shapes.
+    #[track_caller]
+    pub fn cond<'b>(
+        &'b self,
+        predicate: Op<'b>,
+        on_true: impl FnOnce() -> Vec<Op<'b>>,
+        on_false: impl FnOnce() -> Vec<Op<'b>>,
+    ) -> Vec<Op<'b>> {
+        let location = Location::caller();
+        let (yes, left) = self.branch("on_true", on_true, location);
+        let (no, right) = self.branch("on_false", on_false, location);
+        let count = left.as_ref().map_or(0, |(_, count)| *count);
+        let (Some((left, _)), Some((right, _))) = (left, right) else { return vec![self.failed(); count] };
+        let operands = [predicate, self.tuple(&left), self.tuple(&right)];
+        let instruction = HloInstructionProto::new("conditional");
+        self.push_calling(instruction, &operands, &[yes, no]).elements(count)
+    }
+
+    /// Builds a branch; returns it with what it captures and how many results it has.
+    #[allow(clippy::type_complexity, reason = "it is taken apart at once")]
+    fn branch<'b>(
+        &'b self,
+        name: &str,
+        body: impl FnOnce() -> Vec<Op<'b>>,
+        location: &'static Location<'static>,
+    ) -> (u32, Option<(Vec<Op<'b>>, usize)>) {
+        let (computation, _) = self.open_body(name, &[], location);
+        let results = body();
+        let mut own = Vec::with_capacity(results.len());
+        for result in &results {
+            own.extend(self.import_result(name, *result, location));
+        }
+        let root = if own.len() == results.len() { self.graph().push(tuple(), &own, &[], location).ok() } else { None };
+        let mut graph = self.graph();
+        graph.close(computation, root);
+        if root.is_none() {
+            return (computation, None);
+        }
+        let captures = graph.computation(computation).captures.clone();
+        let outer = captures.iter().map(|&(outer, _)| Op { builder: self, id: Some(outer) }).collect();
+        (computation, Some((outer, results.len())))
+    }
+
+    /// Starts a computation whose parameter is a tuple of these, and more as it needs them.
+    fn open_body<'b>(
+        &'b self,
+        name: &str,
+        shapes: &[ShapeProto],
+        location: &'static Location<'static>,
+    ) -> (u32, Vec<Op<'b>>) {
+        let mut graph = self.graph();
+        let computation = graph.open(name, Scope::Body { fixed: shapes.len() }, None);
+        let parameter = graph.argument(shape::tuple(shapes.to_vec()), location);
+        let mut state = Vec::with_capacity(shapes.len());
+        for index in 0..shapes.len() {
+            let element = HloInstructionProto::from(HloInstructionCommon {
+                opcode: "get-tuple-element".to_owned(),
+                tuple_index: index as i64,
+                ..Default::default()
+            });
+            let parameter = parameter.clone();
+            state.push(parameter.and_then(|parameter| graph.push(element, &[parameter], &[], location)));
+        }
+        drop(graph);
+        (computation, state.into_iter().map(|element| self.handle(name, element, location)).collect())
+    }
+
+    /// The tuple that a loop's body returns.
+    fn next_state(
+        &self,
+        body: u32,
+        shapes: &[ShapeProto],
+        next: &[Op<'_>],
+        location: &'static Location<'static>,
+    ) -> Result<OpId, String> {
+        if next.len() != shapes.len() {
+            return Err(format!("the state has {} arrays, and the body returns {}", shapes.len(), next.len()));
+        }
+        let mut own = Vec::with_capacity(next.len());
+        for (index, (next, shape)) in next.iter().zip(shapes).enumerate() {
+            let next = self.import_result("while", *next, location).ok_or("the body could not be built")?;
+            let found = (*self.graph().instruction(next).shape).clone();
+            if !shape::compatible(&found, shape) {
+                let (expected, found) = (shape::text_without_layout(shape), shape::text_without_layout(&found));
+                return Err(format!("array {index} of the state is {expected}, and the body makes {found} of it"));
+            }
+            own.push(next);
+        }
+        let mut graph = self.graph();
+        own.extend(graph.computation(body).captures.iter().map(|&(_, inner)| inner));
+        graph.push(tuple(), &own, &[], location)
+    }
+}
+
+fn tuple() -> HloInstructionProto {
+    HloInstructionProto::new("tuple")
+}

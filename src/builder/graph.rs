@@ -1,0 +1,428 @@
+//! The instructions so far, in their computations.
+
+use std::collections::{HashMap, HashSet};
+use std::panic::Location;
+
+use super::BuildError;
+use crate::hlo::{infer_shape, shape, verify_instruction};
+use crate::mesh::Mesh;
+use crate::proto::{
+    HloComputationProto, HloInstructionCommon, HloInstructionProto, OpMetadata, OpSharding, ProgramShapeProto,
+    ShapeProto,
+};
+
+/// Where an instruction is: the program itself is computation 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct OpId {
+    pub computation: u32,
+    pub index: u32,
+}
+
+/// What the instructions of a computation may use beside each other.
+#[derive(Clone, Debug)]
+pub(super) enum Scope {
+    /// The program.
+    Entry,
+    /// Values of the program around it, which come in as further elements of the tuple that is its one parameter, after
+    /// the first `fixed`: a loop's body, a branch.
+    Body { fixed: usize },
+    /// Nothing but constants: a reduction, a comparison, the program of one device.
+    Function,
+}
+
+#[derive(Debug)]
+pub(super) struct Computation {
+    pub proto: HloComputationProto,
+    scope: Scope,
+    is_open: bool,
+    /// Values from around it, in the order of the parameter's elements, and their stand-ins.
+    pub captures: Vec<(OpId, OpId)>,
+    constants: HashMap<OpId, OpId>,
+    /// The mesh of whose devices one runs it.
+    pub mesh: Option<Mesh>,
+}
+
+/// A program that is being built.
+#[derive(Debug)]
+pub(super) struct Graph {
+    pub name: String,
+    pub error: Option<BuildError>,
+    /// Devices of the program, once a sharding says so.
+    pub partitions: Option<i64>,
+    /// Numbers of parameters.
+    pub donated: Vec<i64>,
+    computations: Vec<Computation>,
+    /// Those that are being built, each inside the one before it.
+    open: Vec<u32>,
+    /// Computations of the usual reductions, by opcode and element type.
+    pub reducers: HashMap<(String, i32), u32>,
+    next_name: u64,
+}
+
+impl Graph {
+    pub fn new(name: &str) -> Graph {
+        let mut graph = Graph {
+            name: identifier(name),
+            error: None,
+            partitions: None,
+            donated: Vec::new(),
+            computations: Vec::new(),
+            open: Vec::new(),
+            reducers: HashMap::new(),
+            next_name: 0,
+        };
+        graph.open("main", Scope::Entry, None);
+        graph
+    }
+
+    /// Keeps the first error.
+    pub fn fail(&mut self, location: &'static Location<'static>, message: String) {
+        self.error.get_or_insert(BuildError::new(location, message));
+    }
+
+    pub fn instruction(&self, id: OpId) -> &HloInstructionProto {
+        &self.computations[id.computation as usize].proto.instructions[id.index as usize]
+    }
+
+    pub fn computation(&self, index: u32) -> &Computation {
+        &self.computations[index as usize]
+    }
+
+    /// The computation that instructions are added to.
+    pub fn current(&self) -> u32 {
+        self.open.last().copied().unwrap_or(0)
+    }
+
+    /// The place of an instruction's operand.
+    pub fn operand(&self, id: OpId, operand: usize) -> Option<OpId> {
+        let operand = *self.instruction(id).operand_ids.get(operand)?;
+        Some(OpId { index: (operand & i64::from(u32::MAX)) as u32, ..id })
+    }
+
+    /// The mesh of the manual region that is being built.
+    pub fn manual_mesh(&self) -> Option<&Mesh> {
+        self.open.iter().rev().find_map(|&index| self.computations[index as usize].mesh.as_ref())
+    }
+
+    /// Starts a computation inside the current one.
+    pub fn open(&mut self, name: &str, scope: Scope, mesh: Option<Mesh>) -> u32 {
+        let index = self.computations.len() as u32;
+        let proto = HloComputationProto {
+            name: self.unique_name(name),
+            id: i64::from(index) + 1,
+            ..HloComputationProto::default()
+        };
+        let (captures, constants) = (Vec::new(), HashMap::new());
+        self.computations.push(Computation { proto, scope, is_open: true, captures, constants, mesh });
+        self.open.push(index);
+        index
+    }
+
+    /// Ends the current computation, and all that an error left open inside it, with its result.
+    pub fn close(&mut self, computation: u32, root: Option<OpId>) {
+        while let Some(index) = self.open.pop() {
+            self.computations[index as usize].is_open = false;
+            if index == computation {
+                break;
+            }
+        }
+        if let Some(root) = root {
+            let result = (*self.instruction(root).shape).clone();
+            let root_id = self.instruction(root).id;
+            let proto = &mut self.computations[computation as usize].proto;
+            proto.root_id = root_id;
+            proto.program_shape = Some(program_shape(&proto.instructions, result)).into();
+        }
+    }
+
+    fn unique_name(&mut self, name: &str) -> String {
+        self.next_name += 1;
+        format!("{}.{}", identifier(name), self.next_name)
+    }
+
+    pub fn add_parameter(
+        &mut self,
+        name: &str,
+        shape: ShapeProto,
+        sharding: Option<OpSharding>,
+        location: &'static Location<'static>,
+    ) -> Result<OpId, String> {
+        let computation = self.current();
+        if computation != 0 {
+            return Err(format!("'{name}' must be made outside of loops, branches and other functions"));
+        }
+        let mut instruction = parameter(shape);
+        instruction.sharding = sharding.into();
+        let numbered = self.numbered(computation, instruction);
+        self.insert(computation, name, numbered, &[], &[], location)
+    }
+
+    /// The next parameter of the current computation.
+    pub fn argument(&mut self, shape: ShapeProto, location: &'static Location<'static>) -> Result<OpId, String> {
+        let computation = self.current();
+        let numbered = self.numbered(computation, parameter(shape));
+        self.insert(computation, "argument", numbered, &[], &[], location)
+    }
+
+    fn numbered(&self, computation: u32, mut instruction: HloInstructionProto) -> HloInstructionProto {
+        let others = &self.computations[computation as usize].proto.instructions;
+        instruction.parameter_number = others.iter().filter(|other| other.opcode == "parameter").count() as i64;
+        instruction
+    }
+
+    /// Adds an instruction to the current computation.
+    pub fn push(
+        &mut self,
+        instruction: HloInstructionProto,
+        operands: &[OpId],
+        called: &[u32],
+        location: &'static Location<'static>,
+    ) -> Result<OpId, String> {
+        let operands =
+            operands.iter().map(|&operand| self.import_here(operand, location)).collect::<Result<Vec<_>, _>>()?;
+        let name = instruction.opcode.clone();
+        self.insert(self.current(), &name, instruction, &operands, called, location)
+    }
+
+    fn insert(
+        &mut self,
+        computation: u32,
+        name: &str,
+        mut instruction: HloInstructionProto,
+        operands: &[OpId],
+        called: &[u32],
+        location: &'static Location<'static>,
+    ) -> Result<OpId, String> {
+        let name = self.unique_name(name);
+        let owner = &self.computations[computation as usize].proto;
+        let index = owner.instructions.len() as u32;
+        let operand_protos: Vec<&HloInstructionProto> =
+            operands.iter().map(|operand| &owner.instructions[operand.index as usize]).collect();
+        let called_protos: Vec<&HloComputationProto> =
+            called.iter().map(|&called| &self.computations[called as usize].proto).collect();
+        instruction.name = name;
+        instruction.id = owner.id << 32 | i64::from(index);
+        instruction.operand_ids = operand_protos.iter().map(|operand| operand.id).collect();
+        instruction.called_computation_ids = called_protos.iter().map(|called| called.id).collect();
+        instruction.metadata = Some(metadata(location)).into();
+        if instruction.shape.is_unset() {
+            let shapes: Vec<&ShapeProto> = operand_protos.iter().map(|operand| &*operand.shape).collect();
+            let result = called_protos.first().map(|called| &*called.program_shape.result);
+            let mut inferred = infer_shape(&instruction, &shapes, result)?;
+            shape::set_row_major(&mut inferred);
+            instruction.shape = Some(inferred).into();
+        }
+        verify_instruction(&instruction, operand_protos, &called_protos, self.partitions.unwrap_or(1))?;
+        self.computations[computation as usize].proto.instructions.push(instruction);
+        Ok(OpId { computation, index })
+    }
+
+    /// The value, or what stands for it, in the current computation.
+    pub fn import_here(&mut self, id: OpId, location: &'static Location<'static>) -> Result<OpId, String> {
+        self.import(self.open.len().saturating_sub(1), id, location)
+    }
+
+    /// The value, or what stands for it, in the open computation at this level.
+    fn import(&mut self, level: usize, id: OpId, location: &'static Location<'static>) -> Result<OpId, String> {
+        let here = self.open[level];
+        if id.computation == here {
+            return Ok(id);
+        }
+        let from = &self.computations[id.computation as usize];
+        let instruction = &from.proto.instructions[id.index as usize];
+        if !from.is_open {
+            return Err(format!(
+                "'{}' belongs to '{}', which is over: what is needed of it must be its result",
+                instruction.name, from.proto.name
+            ));
+        }
+        let into = &self.computations[here as usize];
+        if let Some(&known) = into.constants.get(&id) {
+            return Ok(known);
+        }
+        if instruction.opcode == "constant" {
+            let copy = HloInstructionProto::from(HloInstructionCommon {
+                opcode: "constant".to_owned(),
+                shape: instruction.shape.clone(),
+                literal: instruction.literal.clone(),
+                ..Default::default()
+            });
+            let copied = self.insert(here, "constant", copy, &[], &[], location)?;
+            self.computations[here as usize].constants.insert(id, copied);
+            return Ok(copied);
+        }
+        match into.scope {
+            Scope::Body { fixed } => {
+                let outer = self.import(level - 1, id, location)?;
+                self.capture(here, fixed, outer, location)
+            }
+            _ => Err(format!(
+                "'{}' uses '{}' from outside, and only constants can be: pass it as an argument",
+                into.proto.name, instruction.name
+            )),
+        }
+    }
+
+    /// Makes a value of the computation around it one more element of the computation's parameter.
+    fn capture(
+        &mut self,
+        computation: u32,
+        fixed: usize,
+        outer: OpId,
+        location: &'static Location<'static>,
+    ) -> Result<OpId, String> {
+        let shape = (*self.instruction(outer).shape).clone();
+        let body = &mut self.computations[computation as usize];
+        if let Some(&(_, inner)) = body.captures.iter().find(|(captured, _)| *captured == outer) {
+            return Ok(inner);
+        }
+        let index = fixed + body.captures.len();
+        if let Some(parameter) = body.proto.instructions.first_mut() {
+            parameter.shape.get_or_insert_default().tuple_shapes.push(shape);
+        }
+        let element = HloInstructionProto::from(HloInstructionCommon {
+            opcode: "get-tuple-element".to_owned(),
+            tuple_index: index as i64,
+            ..Default::default()
+        });
+        let parameter = OpId { computation, index: 0 };
+        let inner = self.insert(computation, "captured", element, &[parameter], &[], location)?;
+        self.computations[computation as usize].captures.push((outer, inner));
+        Ok(inner)
+    }
+
+    /// Captures what another computation does, in its order, so that both take the same parameter.
+    pub fn capture_like(
+        &mut self,
+        computation: u32,
+        captures: &[(OpId, OpId)],
+        location: &'static Location<'static>,
+    ) -> Result<(), String> {
+        let Scope::Body { fixed } = self.computations[computation as usize].scope else { return Ok(()) };
+        captures.iter().try_for_each(|&(outer, _)| self.capture(computation, fixed, outer, location).map(drop))
+    }
+
+    /// Gives a computation that is over a parameter with more elements than it uses.
+    pub fn widen(&mut self, computation: u32, shape: ShapeProto) {
+        let proto = &mut self.computations[computation as usize].proto;
+        if let Some(parameter) = proto.instructions.first_mut() {
+            parameter.shape = Some(shape.clone()).into();
+        }
+        if let Some(parameter) = proto.program_shape.get_or_insert_default().parameters.first_mut() {
+            *parameter = shape;
+        }
+    }
+
+    pub fn check_results(&self, results: &[OpId]) -> Result<(), String> {
+        if self.open.len() > 1 {
+            return Err("a loop, a branch or another function is not finished".to_owned());
+        }
+        for &result in results {
+            let instruction = self.instruction(result);
+            if result.computation != 0 {
+                return Err(format!("'{}' is no value of the program itself", instruction.name));
+            }
+            if shape::dtype(&instruction.shape).is_none() {
+                return Err(format!("'{}' is a tuple: give its elements", instruction.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// The sharding that a result was given.
+    pub fn result_sharding(&self, result: OpId) -> Option<OpSharding> {
+        self.instruction(result).sharding.as_option().cloned()
+    }
+
+    /// All computations that are needed, callees first, the program last and with these results; and which parameter
+    /// gives its memory to which result.
+    pub fn with_results(&self, results: &[OpId]) -> (Vec<HloComputationProto>, Vec<(i64, i64)>) {
+        let mut entry = self.computations[0].proto.clone();
+        let shapes: Vec<ShapeProto> = results.iter().map(|&id| (*self.instruction(id).shape).clone()).collect();
+        let root = HloInstructionProto::from(HloInstructionCommon {
+            name: format!("results.{}", self.next_name + 1),
+            opcode: "tuple".to_owned(),
+            shape: Some(shape::tuple(shapes)).into(),
+            id: entry.id << 32 | entry.instructions.len() as i64,
+            operand_ids: results.iter().map(|&id| self.instruction(id).id).collect(),
+            ..Default::default()
+        });
+        entry.root_id = root.id;
+        entry.program_shape = Some(program_shape(&entry.instructions, (*root.shape).clone())).into();
+        entry.instructions.push(root);
+        let donations = self.donations(&entry, results);
+        let mut computations = Vec::new();
+        let mut listed = HashSet::new();
+        self.list_called(&entry, &mut listed, &mut computations);
+        computations.push(entry);
+        (computations, donations)
+    }
+
+    fn list_called(
+        &self,
+        caller: &HloComputationProto,
+        listed: &mut HashSet<i64>,
+        computations: &mut Vec<HloComputationProto>,
+    ) {
+        for id in caller.instructions.iter().flat_map(|instruction| &instruction.called_computation_ids) {
+            if listed.insert(*id) {
+                let called = &self.computations[(*id - 1) as usize].proto;
+                self.list_called(called, listed, computations);
+                computations.push(called.clone());
+            }
+        }
+    }
+
+    /// Each donated parameter with the first result of its shape and sharding that no other took.
+    fn donations(&self, entry: &HloComputationProto, results: &[OpId]) -> Vec<(i64, i64)> {
+        let mut taken = HashSet::new();
+        let mut pairs = Vec::new();
+        for parameter in entry.instructions.iter().filter(|instruction| instruction.opcode == "parameter") {
+            if !self.donated.contains(&parameter.parameter_number) {
+                continue;
+            }
+            let fits = |result: &OpId| {
+                let result = self.instruction(*result);
+                shape::compatible(&parameter.shape, &result.shape)
+                    && (self.partitions.is_none() || parameter.sharding == result.sharding)
+            };
+            let free = results.iter().enumerate().find(|(index, result)| !taken.contains(index) && fits(result));
+            if let Some((index, _)) = free {
+                taken.insert(index);
+                pairs.push((parameter.parameter_number, index as i64));
+            }
+        }
+        pairs
+    }
+}
+
+fn parameter(shape: ShapeProto) -> HloInstructionProto {
+    HloInstructionCommon { opcode: "parameter".to_owned(), shape: Some(shape).into(), ..Default::default() }.into()
+}
+
+fn program_shape(instructions: &[HloInstructionProto], result: ShapeProto) -> ProgramShapeProto {
+    let parameters = instructions.iter().filter(|instruction| instruction.opcode == "parameter");
+    let parameters: Vec<&HloInstructionProto> = parameters.collect();
+    ProgramShapeProto {
+        parameters: parameters.iter().map(|parameter| (*parameter.shape).clone()).collect(),
+        parameter_names: parameters.iter().map(|parameter| parameter.name.clone()).collect(),
+        result: Some(result).into(),
+        ..ProgramShapeProto::default()
+    }
+}
+
+fn metadata(location: &Location<'_>) -> OpMetadata {
+    OpMetadata {
+        source_file: location.file().to_owned(),
+        source_line: location.line() as i32,
+        source_column: location.column() as i32,
+        ..OpMetadata::default()
+    }
+}
+
+/// The name with what HLO text cannot hold left out.
+fn identifier(name: &str) -> String {
+    let kept = name.chars().map(|c| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '_' });
+    let kept: String = kept.collect();
+    if kept.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') { kept } else { format!("_{kept}") }
+}

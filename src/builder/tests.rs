@@ -1,0 +1,155 @@
+//! What is wrong is said at the line that is wrong.
+
+use super::*;
+use crate::dtype::DType::{F32, S32};
+use crate::hlo::print;
+use crate::mesh::Mesh;
+
+/// The first error of a program, without the place.
+fn message(program: impl FnOnce(&Builder)) -> String {
+    let b = Builder::new("wrong");
+    program(&b);
+    b.error().expect("the program is wrong").message
+}
+
+fn done<T>(_: T) {}
+
+#[test]
+fn wrong_calls_are_explained() {
+    let xw = |b: &Builder, run: &dyn Fn(Op<'_>, Op<'_>)| {
+        run(b.parameter("x", F32, &[2, 3]), b.parameter("w", F32, &[4, 5]));
+    };
+    insta::assert_snapshot!(message(|b| xw(b, &|x, w| done(x + w))), @"add: the shapes f32[2,3] and f32[4,5] cannot be broadcast to one");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, w| done(x.matmul(w)))), @"matmul: f32[2,3] and f32[4,5]: the dimensions summed over have the sizes 3 and 4");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, w| done(x + w.convert(S32)))), @"add: f32[2,3] and s32[4,5] have different element types: convert one of them");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(x.reshape(&[4, -1])))), @"reshape: f32[2,3] cannot become [4,-1]");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(x.reshape(&[7])))), @"reshape: it makes f32[7] with 7 elements of f32[2,3] with 6");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(x.sum(&[2])))), @"reduce: axis 2 is out of bounds for the 2 dimensions of f32[2,3]");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(x.transpose(&[0, 0])))), @"transpose: axis 0 is named twice");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(x.transpose(&[0])))), @"transpose: the dimensions are no permutation");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(x.slice(0, 1..4)))), @"slice: [1:4:1] does not lie within a dimension of 2");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(x.broadcast_to(&[3, 2])))), @"broadcast: f32[2,3] cannot become [3,2] with its dimensions at [0,1]");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, w| done(b.concatenate(&[x, w], 0)))), @"concatenate: the operands have different shapes: f32[4,3] and f32[4,5]");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, w| done(b.einsum("ij,jk->ik", x, w)))), @"dot: the contracting dimensions 1 and 0 have the sizes 3 and 4");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, w| done(b.einsum("ij->ik", x, w)))), @"einsum: 'ij->ik' is no equation of the form ab,bc->ac");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(x.convert(S32).exp()))), @"exponential: operand 0 is s32[2,3], and it must be of floating-point or complex numbers");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(x.take(x, 0)))), @"gather: the indices' type is f32[2,3], and must be an integer");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(x.split(1, 2)))), @"split: 3 elements do not make 2 equal parts");
+    insta::assert_snapshot!(message(|b| done(b.scalar(S32, 0.5))), @"constant: a fraction is no value of s32: expected an integer");
+    insta::assert_snapshot!(message(|b| done(b.scalar(DType::U8, 300))), @"constant: 300 is out of range for u8 (0 to 255)");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(x.element(0)))), @"get-tuple-element: f32[2,3] has no element 0");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(b.grad(x, &[x])))), @"grad: f32[2,3] is no scalar of a floating-point type");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(b.grad(x.sort(0).sum(&[]), &[x])))), @"grad: sort has no derivative here: use stop_gradient where it is to count as a constant");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, _| b.donate(x + 1))), @"donate: only a parameter can be donated");
+    insta::assert_snapshot!(message(|b| {
+        let other = Builder::new("other");
+        xw(b, &|x, _| done(other.tuple(&[x])));
+        done(b.tuple(&[other.scalar(F32, 1)]));
+    }), @"tuple: an operand belongs to another builder");
+}
+
+#[test]
+fn wrong_functions_are_explained() {
+    insta::assert_snapshot!(message(|b| {
+        let x = b.parameter("x", F32, &[3]);
+        b.while_loop(&[x], |_| b.scalar(F32, 1), |s| s.to_vec());
+    }), @"while: 'condition.3' returns f32[], and it must return pred[]");
+    insta::assert_snapshot!(message(|b| {
+        let x = b.parameter("x", F32, &[3]);
+        b.while_loop(&[x], |s| s[0].sum(&[]).lt(3), |s| vec![s[0].sum(&[])]);
+    }), @"while: array 0 of the state is f32[3], and the body makes f32[] of it");
+    insta::assert_snapshot!(message(|b| {
+        let x = b.parameter("x", F32, &[3]);
+        b.while_loop(&[x], |s| s[0].sum(&[]).lt(3), |_| vec![]);
+    }), @"while: the state has 1 arrays, and the body returns 0");
+    insta::assert_snapshot!(message(|b| {
+        let x = b.parameter("x", F32, &[3]);
+        let mut inner = None;
+        b.fori_loop(0, 3, &[x], |_, s| {
+            inner = Some(s[0] + 1);
+            vec![s[0]]
+        });
+        done(inner.unwrap() + 1);
+    }), @"add: 'add.16' belongs to 'body.10', which is over: what is needed of it must be its result");
+    insta::assert_snapshot!(message(|b| {
+        let (x, y) = (b.parameter("x", F32, &[3]), b.parameter("y", F32, &[]));
+        x.reduce(0, &[], |a, b| a + b * y);
+    }), @"multiply: 'reducer.4' uses 'y.3' from outside, and only constants can be: pass it as an argument");
+    insta::assert_snapshot!(message(|b| {
+        let x = b.parameter("x", F32, &[3]);
+        b.cond(x.sum(&[]).gt(0), || vec![x], || vec![x.sum(&[])]);
+    }), @"conditional: the result of 'on_false.15' has the shape (f32[]), and it must be (f32[3])");
+}
+
+#[test]
+fn wrong_shardings_are_explained() {
+    let mesh = Mesh::new(&[("data", 2), ("model", 4)]).unwrap();
+    insta::assert_snapshot!(message(|b| {
+        b.sharded_parameter("x", F32, &[3, 8], &mesh.sharding(("data",)).unwrap());
+    }), @"parameter: NamedSharding(Mesh('data': 2, 'model': 4), P('data',)) cuts dimension 0 into 2 equal parts, so its size should be divisible by 2, but it is 3 (full shape: (3, 8))");
+    insta::assert_snapshot!(message(|b| {
+        let x = b.sharded_parameter("x", F32, &[4, 8], &mesh.sharding(("data",)).unwrap());
+        let other = Mesh::new(&[("data", 2)]).unwrap();
+        x.with_sharding(&other.sharding(()).unwrap());
+    }), @"with_sharding: Mesh('data': 2) has 2 devices, and the program uses a mesh of 8 already");
+    insta::assert_snapshot!(message(|b| done(b.parameter("x", F32, &[2]).psum(&["data"]))), @"all-reduce: collectives are for the body of shard_map: outside of it, arrays are whole");
+    insta::assert_snapshot!(message(|b| {
+        let x = b.parameter("x", F32, &[4]);
+        b.shard_map(&mesh, &[(x, ("data",).into())], &[().into()], |x| vec![x[0].psum(&["batch"])]);
+    }), @"all-reduce: axis batch is not found in Mesh('data': 2, 'model': 4)");
+    insta::assert_snapshot!(message(|b| {
+        let x = b.parameter("x", F32, &[4]);
+        b.shard_map(&mesh, &[(x, ("data",).into())], &[().into()], |part| vec![part[0] + x.sum(&[])]);
+    }), @"reduce: 'shard_map.5' uses 'x.2' from outside, and only constants can be: pass it as an argument");
+}
+
+#[test]
+fn errors_name_the_line_of_the_call() {
+    let b = Builder::new("wrong");
+    let x = b.parameter("x", F32, &[2, 3]);
+    let line = line!() + 1;
+    let y = x.softmax(5) + 1;
+    let error = b.build(&[y.tanh()]).unwrap_err();
+    assert_eq!((error.location.file(), error.location.line()), (file!(), line));
+    assert_eq!(error.message, "reduce: axis 5 is out of bounds for the 2 dimensions of f32[2,3]");
+    assert_eq!((y.dims(), y.rank(), format!("{y:?}")), (vec![], 0, "failed".to_owned()));
+}
+
+#[test]
+fn a_sharded_program_reads_as_one() {
+    let mesh = Mesh::new(&[("data", 2), ("model", 2)]).unwrap();
+    let b = Builder::new("sharded");
+    let x = b.sharded_parameter("x", F32, &[4, 6], &mesh.sharding(("data",)).unwrap());
+    let w = b.sharded_parameter("w", F32, &[6, 2], &mesh.sharding((None, "model")).unwrap());
+    b.donate(w);
+    let y = x.matmul(w).with_sharding(&mesh.sharding(("data", "model")).unwrap());
+    let next = (w - 0.5).with_sharding(&mesh.sharding((None, "model")).unwrap());
+    let mut module = b.build(&[y, y.sum(&[]), next]).unwrap();
+    assert_eq!(module.config.allow_spmd_sharding_propagation_to_output, [false, true, false]);
+    for instruction in module.proto.computations.iter_mut().flat_map(|computation| &mut computation.instructions) {
+        instruction.metadata = None.into();
+    }
+    insta::assert_snapshot!(print(&module), @r#"
+HloModule sharded, input_output_alias={ {2}: (1, {}) }, allow_spmd_sharding_propagation_to_output={false,true,false}, num_partitions=4
+
+%add.10 {
+  %argument.11 = f32[] parameter(0)
+  %argument.12 = f32[] parameter(1)
+  ROOT %add.13 = f32[] add(%argument.11, %argument.12)
+}
+
+ENTRY %main.1 {
+  %x.2 = f32[4,6] parameter(0), sharding={devices=[2,1,2]<=[4] last_tile_dim_replicate}
+  %w.3 = f32[6,2] parameter(1), sharding={devices=[1,2,2]<=[2,2]T(1,0) last_tile_dim_replicate}
+  %dot.4 = f32[4,2] dot(%x.2, %w.3), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %custom-call.5 = f32[4,2] custom-call(%dot.4), custom_call_target="Sharding", sharding={devices=[2,2]<=[4]}
+  %constant.6 = f32[] constant(0.5)
+  %broadcast.7 = f32[6,2] broadcast(%constant.6), dimensions={}
+  %subtract.8 = f32[6,2] subtract(%w.3, %broadcast.7)
+  %custom-call.9 = f32[6,2] custom-call(%subtract.8), custom_call_target="Sharding", sharding={devices=[1,2,2]<=[2,2]T(1,0) last_tile_dim_replicate}
+  %constant.14 = f32[] constant(0)
+  %reduce.15 = f32[] reduce(%custom-call.5, %constant.14), dimensions={0,1}, to_apply=%add.10
+  ROOT %results.16 = (f32[4,2], f32[], f32[6,2]) tuple(%custom-call.5, %reduce.15, %custom-call.9), sharding={{devices=[2,2]<=[4]}, {replicated}, {devices=[1,2,2]<=[2,2]T(1,0) last_tile_dim_replicate}}
+}
+"#);
+}

@@ -1,0 +1,112 @@
+//! Options of `spmd-run` that reach programs which join a job by themselves.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use super::environment::EnvironmentError;
+
+/// The number of devices that each process makes.
+pub const DEVICES_PER_PROCESS: &str = "SPMD_DEVICES_PER_PROCESS";
+/// The plugin's name or path.
+pub const PLUGIN: &str = "SPMD_PLUGIN";
+/// Seconds until all processes must have joined.
+pub const RENDEZVOUS_TIMEOUT: &str = "SPMD_RENDEZVOUS_TIMEOUT";
+/// Seconds that a process waits for the others.
+pub const STALL_TIMEOUT: &str = "SPMD_STALL_TIMEOUT";
+
+/// All of them.
+pub(super) const NAMES: [&str; 4] = [DEVICES_PER_PROCESS, PLUGIN, RENDEZVOUS_TIMEOUT, STALL_TIMEOUT];
+
+/// What the user said to `spmd-run`, for a program that joins the job by itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// `--devices-per-process`
+    pub devices_per_process: Option<u32>,
+    /// `--plugin`
+    pub plugin: Option<String>,
+    /// `--rendezvous-timeout`
+    pub rendezvous_timeout: Duration,
+    /// `--stall-timeout`
+    pub stall_timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            devices_per_process: None,
+            plugin: None,
+            rendezvous_timeout: Duration::from_secs(300),
+            stall_timeout: Duration::from_secs(600),
+        }
+    }
+}
+
+impl Settings {
+    /// Reads the environment of this process.
+    ///
+    /// # Errors
+    /// A number that is none.
+    pub fn from_env() -> Result<Settings, EnvironmentError> {
+        Settings::read(|name| std::env::var(name).ok())
+    }
+
+    fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, EnvironmentError> {
+        let mut settings = Settings { plugin: variable(PLUGIN), ..Settings::default() };
+        if let Some(count) = variable(DEVICES_PER_PROCESS) {
+            let number = count.parse().ok().filter(|&number: &u32| number > 0);
+            settings.devices_per_process =
+                Some(number.ok_or_else(|| wrong(DEVICES_PER_PROCESS, count, "it must be a number above 0"))?);
+        }
+        for (name, place) in
+            [(RENDEZVOUS_TIMEOUT, &mut settings.rendezvous_timeout), (STALL_TIMEOUT, &mut settings.stall_timeout)]
+        {
+            let Some(text) = variable(name) else { continue };
+            let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+            *place = seconds.ok_or_else(|| wrong(name, text, "it must be a number of seconds"))?;
+        }
+        Ok(settings)
+    }
+
+    /// The environment variables that say the same.
+    pub fn to_env(&self) -> Vec<(&'static str, OsString)> {
+        let devices = self.devices_per_process.map(|count| (DEVICES_PER_PROCESS, count.to_string().into()));
+        let plugin = self.plugin.clone().map(|plugin| (PLUGIN, plugin.into()));
+        let seconds = |limit: Duration| limit.as_secs_f64().to_string().into();
+        let limits =
+            [(RENDEZVOUS_TIMEOUT, seconds(self.rendezvous_timeout)), (STALL_TIMEOUT, seconds(self.stall_timeout))];
+        devices.into_iter().chain(plugin).chain(limits).collect()
+    }
+}
+
+fn wrong(name: &'static str, value: String, reason: &str) -> EnvironmentError {
+    EnvironmentError::Value { name, value, reason: reason.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    #[test]
+    fn settings_travel_through_the_environment() {
+        let settings = Settings {
+            devices_per_process: Some(2),
+            plugin: Some("cpu".to_owned()),
+            rendezvous_timeout: Duration::from_millis(1500),
+            stall_timeout: Duration::from_secs(7),
+        };
+        let variables: HashMap<&str, OsString> = settings.to_env().into_iter().collect();
+        let read = Settings::read(|name| variables.get(name)?.clone().into_string().ok()).unwrap();
+        assert_eq!(read, settings);
+        assert_eq!(Settings::read(|_| None).unwrap(), Settings::default());
+    }
+
+    #[test]
+    fn what_is_no_number_is_named() {
+        let error = Settings::read(|name| (name == DEVICES_PER_PROCESS).then(|| "0".to_owned())).unwrap_err();
+        insta::assert_snapshot!(error, @"SPMD_DEVICES_PER_PROCESS=0: it must be a number above 0");
+        let error = Settings::read(|name| (name == STALL_TIMEOUT).then(|| "-1".to_owned())).unwrap_err();
+        insta::assert_snapshot!(error, @"SPMD_STALL_TIMEOUT=-1: it must be a number of seconds");
+    }
+}

@@ -1,0 +1,331 @@
+//! Arrays that lie on the devices of a job.
+
+use std::fmt;
+use std::io::IoSlice;
+use std::ops::Range;
+use std::time::Instant;
+
+use crate::builder::{BuildError, Builder};
+use crate::dtype::DType;
+use crate::host_array::{self, HostArray, Side, copy_region};
+use crate::mesh::{HloSharding, NamedSharding, ShardingError, SpecError};
+use crate::pjrt::{Buffer, HostLayout};
+use crate::transport::{Tag, Wait};
+
+use super::arrays::{GATHER, receive, shape_text};
+use super::{Program, Runtime, RuntimeError};
+
+/// An array of the whole job, as `jax.Array`: of one global shape, in parts that lie on the devices of its sharding. Each
+/// process holds those on its own devices.
+///
+/// Every process makes the same arrays in the same order.
+pub struct Array {
+    dtype: DType,
+    dims: Vec<i64>,
+    sharding: HloSharding,
+    /// With the global ids of their devices, those of this process in order.
+    shards: Vec<(usize, Buffer)>,
+}
+
+/// A part of an array on a device of this process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shard {
+    /// The device's global id.
+    pub device: usize,
+    /// Which elements of the array it holds: a range for each dimension.
+    pub index: Vec<Range<i64>>,
+    /// The elements.
+    pub data: HostArray,
+}
+
+/// Why an array cannot be made, or not be brought to the host.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum ArrayError {
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    #[error(transparent)]
+    Sharding(#[from] ShardingError),
+    #[error(transparent)]
+    Host(#[from] host_array::ArrayError),
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    #[error("{sharding} is for {of_mesh} devices, and the job has {of_job}")]
+    DeviceCount { sharding: String, of_mesh: usize, of_job: usize },
+    #[error("the part of {array} at [{index}] is {expected}, and {given} was given")]
+    Part { array: String, index: String, expected: String, given: String },
+    #[error(
+        "the parts of {array} on this process's devices do not make up the whole: take Array::addressable_shards for what \
+         is here, or Array::all_gather_to_host, which all processes call"
+    )]
+    NotAddressable { array: String },
+    #[error("a process's part of {array} is a block of it, and the devices of this process hold none")]
+    NoBlock { array: String },
+}
+
+impl Array {
+    /// The whole array, which every process has, cut into parts for its devices: `jax.device_put`.
+    ///
+    /// # Errors
+    /// The sharding does not fit the array or the job, or the devices have no room.
+    pub fn from_host(runtime: &Runtime, whole: &HostArray, sharding: &NamedSharding) -> Result<Array, ArrayError> {
+        let dims = whole.dims_i64();
+        let hlo = checked(runtime, &dims, sharding)?;
+        Array::from_parts(runtime, whole.dtype(), dims, hlo, |sharding, device| {
+            Ok(sharding.shard(whole, device)?.into_owned())
+        })
+    }
+
+    /// A copy of the array on every device.
+    ///
+    /// # Errors
+    /// The devices have no room.
+    pub fn replicated(runtime: &Runtime, whole: &HostArray) -> Result<Array, ArrayError> {
+        Array::from_parts(runtime, whole.dtype(), whole.dims_i64(), HloSharding::Replicated, |_, _| Ok(whole.clone()))
+    }
+
+    /// An array whose parts are what `part` makes for ranges of indices, asked only for the devices of this process:
+    /// `jax.make_array_from_callback`.
+    ///
+    /// # Errors
+    /// The sharding does not fit the shape or the job, or a part is not of the shape that its ranges have.
+    pub fn from_callback(
+        runtime: &Runtime,
+        dtype: DType,
+        dims: &[i64],
+        sharding: &NamedSharding,
+        mut part: impl FnMut(&[Range<i64>]) -> HostArray,
+    ) -> Result<Array, ArrayError> {
+        let hlo = checked(runtime, dims, sharding)?;
+        let mut known: Option<(Vec<Range<i64>>, HostArray)> = None;
+        Array::from_parts(runtime, dtype, dims.to_vec(), hlo, |sharding, device| {
+            let index = sharding.index_range(dims, device)?.unwrap_or_default();
+            if let Some((_, data)) = known.as_ref().filter(|(known, _)| *known == index) {
+                return Ok(data.clone());
+            }
+            let data = part(&index);
+            known = Some((index, data.clone()));
+            Ok(data)
+        })
+    }
+
+    /// An array of which each process gives the block that its own devices hold, rows of a batch for example:
+    /// `jax.make_array_from_process_local_data`. `dims` is the shape of the whole array.
+    ///
+    /// # Errors
+    /// The sharding does not fit the shape or the job, or the block is not of the shape that this process's devices hold.
+    pub fn from_local(
+        runtime: &Runtime,
+        local: &HostArray,
+        dims: &[i64],
+        sharding: &NamedSharding,
+    ) -> Result<Array, ArrayError> {
+        let hlo = checked(runtime, dims, sharding)?;
+        let array = || shape_text(local.dtype(), dims);
+        let mut block: Option<Vec<Range<i64>>> = None;
+        for device in runtime.local_device_ids() {
+            let index = hlo.index_range(dims, device as usize)?.unwrap_or_default();
+            block = Some(match block {
+                None => index,
+                Some(block) => {
+                    let both = block.into_iter().zip(index);
+                    both.map(|(a, b)| a.start.min(b.start)..a.end.max(b.end)).collect()
+                }
+            });
+        }
+        let block = block.ok_or_else(|| ArrayError::NoBlock { array: array() })?;
+        let lengths: Vec<i64> = block.iter().map(|range| range.end - range.start).collect();
+        if local.dims_i64() != lengths {
+            return Err(ArrayError::Part {
+                array: array(),
+                index: ranges_text(&block),
+                expected: shape_text(local.dtype(), &lengths),
+                given: local.shape_text(),
+            });
+        }
+        Array::from_parts(runtime, local.dtype(), dims.to_vec(), hlo, |sharding, device| {
+            let index = sharding.index_range(dims, device)?.unwrap_or_default();
+            let start: Vec<usize> =
+                index.iter().zip(&block).map(|(own, block)| (own.start - block.start) as usize).collect();
+            let extent: Vec<usize> = index.iter().map(|range| (range.end - range.start) as usize).collect();
+            let mut part = HostArray::zeros(local.dtype(), &extent)?;
+            let to = Side { dims: &extent, start: &vec![0; extent.len()] };
+            let from = Side { dims: local.dims(), start: &start };
+            copy_region(&extent, local.dtype().size(), (local.data(), from), (part.data_mut(), to));
+            Ok(part)
+        })
+    }
+
+    /// Loads the part of each of this process's devices.
+    fn from_parts(
+        runtime: &Runtime,
+        dtype: DType,
+        dims: Vec<i64>,
+        sharding: HloSharding,
+        mut part: impl FnMut(&HloSharding, usize) -> Result<HostArray, ArrayError>,
+    ) -> Result<Array, ArrayError> {
+        let expected = sharding.shard_shape(&dims)?;
+        let mut shards = Vec::new();
+        for (device, id) in runtime.client.addressable_devices().iter().zip(runtime.local_device_ids()) {
+            let data = part(&sharding, id as usize)?;
+            if data.dtype() != dtype || data.dims_i64() != expected {
+                let index = sharding.index_range(&dims, id as usize)?.unwrap_or_default();
+                return Err(ArrayError::Part {
+                    array: shape_text(dtype, &dims),
+                    index: ranges_text(&index),
+                    expected: shape_text(dtype, &expected),
+                    given: data.shape_text(),
+                });
+            }
+            let buffer = runtime.client.buffer_from_host(data.data(), dtype, &expected, HostLayout::RowMajor, device);
+            shards.push((id as usize, buffer.map_err(RuntimeError::from)?));
+        }
+        Ok(Array { dtype, dims, sharding, shards })
+    }
+
+    /// A result of a program.
+    pub(super) fn of_result(
+        dtype: DType,
+        dims: Vec<i64>,
+        sharding: HloSharding,
+        shards: Vec<(usize, Buffer)>,
+    ) -> Array {
+        Array { dtype, dims, sharding, shards }
+    }
+
+    /// The array on other devices, or cut otherwise: `jax.device_put` of an array that is there already. It compiles a
+    /// program; what is needed at every step is better part of the step's own ([`Op::with_sharding`]).
+    ///
+    /// [`Op::with_sharding`]: crate::builder::Op::with_sharding
+    ///
+    /// # Errors
+    /// The sharding does not fit the array or the job, the array was donated, or a device or another process fails.
+    pub fn reshard(&self, runtime: &Runtime, sharding: &NamedSharding) -> Result<Array, ArrayError> {
+        checked(runtime, &self.dims, sharding)?;
+        let builder = Builder::new("reshard");
+        let moved = builder.placed_parameter(self.dtype, &self.dims, &self.sharding).with_sharding(sharding);
+        let program = Program::compile(runtime, builder.build(&[moved])?)?;
+        let moved = program.run(&[self])?.pop();
+        moved.ok_or_else(|| RuntimeError::ArgumentCount { expected: 1, given: 0 }.into())
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The shape of the whole array.
+    pub fn dims(&self) -> &[i64] {
+        &self.dims
+    }
+
+    /// Which device holds which part, in XLA's terms.
+    pub fn sharding(&self) -> &HloSharding {
+        &self.sharding
+    }
+
+    /// As in `f32[8,4]`.
+    pub fn shape_text(&self) -> String {
+        shape_text(self.dtype, &self.dims)
+    }
+
+    /// The part on a device of this process.
+    pub(super) fn buffer(&self, device: usize) -> Option<&Buffer> {
+        self.shards.iter().find(|shard| shard.0 == device).map(|shard| &shard.1)
+    }
+
+    /// Whether a program has used up the array's memory for its results.
+    pub fn is_donated(&self) -> Result<bool, RuntimeError> {
+        let first = self.shards.first();
+        Ok(first.map_or(Ok(false), |(_, buffer)| buffer.is_deleted())?)
+    }
+
+    /// The parts on the devices of this process, in host memory.
+    ///
+    /// # Errors
+    /// The array was donated, or a device fails.
+    pub fn addressable_shards(&self) -> Result<Vec<Shard>, ArrayError> {
+        let dims: Vec<usize> = self.sharding.shard_shape(&self.dims)?.iter().map(|&dim| dim as usize).collect();
+        let shard = |(device, buffer): &(usize, Buffer)| {
+            let data = buffer.to_host().map_err(RuntimeError::from)?;
+            let index = self.sharding.index_range(&self.dims, *device)?.unwrap_or_default();
+            Ok(Shard { device: *device, index, data: HostArray::new(self.dtype, dims.clone(), data)? })
+        };
+        self.shards.iter().map(shard).collect()
+    }
+
+    /// The whole array in host memory, if this process's devices hold all of it: as they do in a job of one process, and
+    /// of an array that is the same on all devices.
+    ///
+    /// # Errors
+    /// They do not, the array was donated, or a device fails.
+    pub fn to_host(&self) -> Result<HostArray, ArrayError> {
+        if let (true, Some((_, buffer))) = (self.sharding.is_whole(), self.shards.first()) {
+            let data = buffer.to_host().map_err(RuntimeError::from)?;
+            let dims: Vec<usize> = self.dims.iter().map(|&dim| dim as usize).collect();
+            return Ok(HostArray::new(self.dtype, dims, data)?);
+        }
+        let shards = self.addressable_shards()?.into_iter().map(|shard| (shard.device, shard.data));
+        self.sharding.assemble(&self.dims, self.dtype, shards).map_err(|error| match error {
+            ShardingError::MissingShards { .. } => ArrayError::NotAddressable { array: self.shape_text() },
+            other => other.into(),
+        })
+    }
+
+    /// The whole array in the host memory of every process; all processes call it. The bytes cross the network once for
+    /// each process that lacks them, so it is for results, not for what a program computes with.
+    ///
+    /// # Errors
+    /// The array was donated, or a device or another process fails.
+    pub fn all_gather_to_host(&self, runtime: &Runtime) -> Result<HostArray, ArrayError> {
+        let gathering = runtime.next_gathering();
+        let Some(transport) = runtime.transport.as_deref().filter(|_| !self.sharding.is_whole()) else {
+            return self.to_host();
+        };
+        let this = runtime.world.process_index();
+        let deadline = Instant::now() + runtime.world.limit();
+        let wait = Wait { deadline, judge: &|_| None };
+        let dims: Vec<usize> = self.sharding.shard_shape(&self.dims)?.iter().map(|&dim| dim as usize).collect();
+        let size = dims.iter().product::<usize>() * self.dtype.size();
+        let mut parts = Vec::new();
+        for device in self.sharding.owners()? {
+            let owner = runtime.topology.process_of(device as u32);
+            let tag = Tag([GATHER, gathering, u64::MAX, 0, device as u64]);
+            let data = match self.buffer(device) {
+                Some(buffer) if owner == Some(this) => {
+                    let data = buffer.to_host().map_err(RuntimeError::from)?;
+                    for other in (0..runtime.world.process_count()).filter(|&other| other != this) {
+                        transport.send(other, tag, &[IoSlice::new(&data)], &wait).map_err(RuntimeError::from)?;
+                    }
+                    data
+                }
+                _ => receive(transport, owner.unwrap_or(0), tag, size, &wait)?,
+            };
+            parts.push((device, HostArray::new(self.dtype, dims.clone(), data)?));
+        }
+        Ok(self.sharding.assemble(&self.dims, self.dtype, parts)?)
+    }
+}
+
+fn checked(runtime: &Runtime, dims: &[i64], sharding: &NamedSharding) -> Result<HloSharding, ArrayError> {
+    sharding.check(dims)?;
+    let (of_mesh, of_job) = (sharding.mesh().device_count(), runtime.topology.device_count());
+    if of_mesh != of_job {
+        return Err(ArrayError::DeviceCount { sharding: sharding.to_string(), of_mesh, of_job });
+    }
+    Ok(sharding.to_hlo(dims.len())?)
+}
+
+fn ranges_text(ranges: &[Range<i64>]) -> String {
+    let ranges: Vec<String> = ranges.iter().map(|range| format!("{}:{}", range.start, range.end)).collect();
+    ranges.join(", ")
+}
+
+/// Shape and sharding, not the elements.
+impl fmt::Debug for Array {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.shape_text(), self.sharding)
+    }
+}

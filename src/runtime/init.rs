@@ -1,0 +1,248 @@
+//! Programs that join their job by themselves.
+
+use std::error::Error;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::cluster::{self, ClusterError, Detected, Environment};
+use crate::launch::{ControllerEnv, EnvironmentError, PEER_FAILED, Settings};
+use crate::plugins::{self, FindError};
+use crate::rendezvous::{self, Abort, JoinError, JoinOptions};
+use crate::transport::mesh::Choice;
+
+use super::join::{join, listen_for_peers};
+use super::{DataPlaneOptions, Runtime, RuntimeError, World};
+
+/// How a process joins its job; see [`Runtime::builder`].
+#[derive(Clone, Debug, Default)]
+pub struct RuntimeBuilder {
+    devices_per_process: Option<u32>,
+    plugin: Option<String>,
+    alone: bool,
+}
+
+/// Why a process cannot take part in its job.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum InitError {
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    #[error(transparent)]
+    Plugin(#[from] FindError),
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    #[error("{scheduler} started this process, {reason}: start the program with spmd-run, which has options for it")]
+    Scheduler { scheduler: String, reason: String },
+}
+
+impl Runtime {
+    /// Joins the job that this process is part of, and opens its devices: as a process that `spmd-run -n N -- PROGRAM`
+    /// started, as one of a scheduler's (mpirun, Slurm, torchrun, GKE TPU, Kubernetes: [`cluster`]), or else
+    /// alone. It is `jax.distributed.initialize` and the first look at `jax.devices()` in one.
+    ///
+    /// The plugin is the one that `--plugin` or `PJRT_PLUGIN_LIBRARY_PATH` names, or the usual one; CPU plugins make as many
+    /// devices as `--devices-per-process` says, one if nothing does. When all is done, all processes call
+    /// [`Runtime::shutdown`]; a process that ends without it ends the job. [`run`] takes care of both.
+    ///
+    /// # Errors
+    /// The environment contradicts itself, there is no plugin, or the processes cannot meet.
+    pub fn init() -> Result<Runtime, InitError> {
+        Runtime::builder().init()
+    }
+
+    /// As [`Runtime::init`], with some things decided by the program.
+    pub fn builder() -> RuntimeBuilder {
+        RuntimeBuilder::default()
+    }
+
+    /// Devices of the whole job.
+    pub fn device_count(&self) -> usize {
+        self.topology.device_count()
+    }
+
+    /// Devices of this process.
+    pub fn local_device_count(&self) -> usize {
+        self.local_device_ids().len()
+    }
+
+    /// This process, from 0.
+    pub fn process_index(&self) -> u32 {
+        self.world.process_index()
+    }
+
+    /// Processes of the job.
+    pub fn process_count(&self) -> u32 {
+        self.world.process_count()
+    }
+
+    /// Leaves the job in order, once all processes want to.
+    ///
+    /// # Errors
+    /// Another process fails, or does not come.
+    pub fn shutdown(&self) -> Result<(), RuntimeError> {
+        Ok(self.world.shutdown()?)
+    }
+}
+
+impl RuntimeBuilder {
+    /// Devices of this process where the plugin can choose (CPU); what the launcher says counts more.
+    pub fn devices_per_process(mut self, count: u32) -> Self {
+        self.devices_per_process = Some(count);
+        self
+    }
+
+    /// The plugin, a known name or a path; what the launcher says counts more.
+    pub fn plugin(mut self, plugin: impl Into<String>) -> Self {
+        self.plugin = Some(plugin.into());
+        self
+    }
+
+    /// A job of this process alone, whoever started it.
+    pub fn alone(mut self) -> Self {
+        self.alone = true;
+        self
+    }
+
+    /// Joins the job, as [`Runtime::init`].
+    ///
+    /// # Errors
+    /// As of [`Runtime::init`].
+    pub fn init(self) -> Result<Runtime, InitError> {
+        let settings = Settings::from_env()?;
+        let plugin = settings.plugin.clone().or(self.plugin);
+        let plugin: PathBuf = plugins::find(plugin.as_deref())?.path;
+        let devices = settings.devices_per_process.or(self.devices_per_process).unwrap_or(1);
+        let (world, data_plane) = if self.alone { alone() } else { meet(&settings)? };
+        Ok(Runtime::open(world, &plugin, devices, data_plane)?)
+    }
+}
+
+fn alone() -> (World, DataPlaneOptions) {
+    (World::alone(), DataPlaneOptions::default())
+}
+
+/// Finds out which process of which job this is, and meets the others.
+fn meet(settings: &Settings) -> Result<(World, DataPlaneOptions), InitError> {
+    let (options, launched) = match ControllerEnv::from_env()? {
+        Some(ControllerEnv { process_count: 1, .. }) => return Ok(alone()),
+        Some(place) => {
+            let ControllerEnv { coordinator, listener, process_index, process_count, token } = place;
+            let host_coordinator = match listener {
+                // Who starts processes by hand leaves no socket.
+                None if process_index == 0 => Some(rendezvous::listen(&coordinator)?),
+                listener => listener,
+            };
+            let options = JoinOptions {
+                host_coordinator,
+                token,
+                ..JoinOptions::new(coordinator, process_index, process_count, settings.rendezvous_timeout)
+            };
+            (options, true)
+        }
+        None => match cluster::detect(&Environment::of_process())? {
+            Some(detected) if detected.process_count != Some(1) => (of_scheduler(detected, settings)?, false),
+            _ => return Ok(alone()),
+        },
+    };
+    let (world, data_plane) = join(options, None, settings.stall_timeout, Choice::Auto)?;
+    end_with_others(&world, launched);
+    Ok((world, data_plane))
+}
+
+fn of_scheduler(detected: Detected, settings: &Settings) -> Result<JoinOptions, InitError> {
+    let scheduler = detected.scheduler.to_string();
+    let wrong = |reason: String| InitError::Scheduler { scheduler: scheduler.clone(), reason };
+    let on_one_host = detected.on_one_host();
+    let process_count =
+        detected.process_count.ok_or_else(|| wrong("and does not tell how many processes there are".to_owned()))?;
+    let coordinator = detected.coordinator.map_err(wrong)?;
+    let token = match detected.token {
+        Some(token) => Some(token),
+        None => ControllerEnv::token_from_env()?,
+    };
+    let host_coordinator = match detected.process_index {
+        0 => Some(listen_for_peers(&coordinator, token.is_some() && !on_one_host)?),
+        _ => None,
+    };
+    Ok(JoinOptions {
+        host_coordinator,
+        token,
+        ..JoinOptions::new(coordinator, detected.process_index, process_count, settings.rendezvous_timeout)
+    })
+}
+
+/// How long a process may take to notice by itself that the job has failed elsewhere.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Ends this process some time after another one has ended the job, even if it is stuck in the plugin.
+fn end_with_others(world: &World, launched: bool) {
+    let this = world.process_index();
+    world.on_abort(move |abort| {
+        if abort.process_index == Some(this) {
+            return;
+        }
+        let message = message_of(abort, this, launched);
+        std::thread::spawn(move || {
+            std::thread::sleep(GRACE);
+            end(message, PEER_FAILED as u8);
+        });
+    });
+}
+
+/// What this process says of another one's failure. In a job with a launcher it is told once: by the process where it began
+/// or, when that is gone, by the first of the others.
+fn message_of(abort: &Abort, this: u32, launched: bool) -> Option<String> {
+    let first_of_others = u32::from(abort.process_index == Some(0));
+    let is_told = launched && (abort.reported || this != first_of_others);
+    (!is_told).then(|| abort.to_string())
+}
+
+/// Ends the process at once: a plugin's threads may be at work, and what runs at an orderly exit would take from under
+/// them what they use.
+fn end(message: Option<String>, code: u8) -> ! {
+    if let Some(message) = message {
+        let _ = std::io::stderr().write_all(format!("error: {message}\n").as_bytes());
+    }
+    let _ = std::io::stdout().flush();
+    // SAFETY: it does nothing but end the process.
+    unsafe { libc::_exit(code.into()) }
+}
+
+/// The `main` of a program for many processes: joins the job ([`Runtime::init`]), does the process's part of it, and leaves
+/// or ends the job with the others.
+///
+/// A failure is printed once in the job, by the process where it began, and all processes end. Their exit codes are those of
+/// `spmd-run`: 1 the program failed, 3 another process did.
+///
+/// ```no_run
+/// fn main() -> std::process::ExitCode {
+///     spmd_run::run(|runtime| {
+///         println!("process {} sees {} devices", runtime.process_index(), runtime.device_count());
+///         Ok(())
+///     })
+/// }
+/// ```
+pub fn run(part: impl FnOnce(&Runtime) -> Result<(), Box<dyn Error>>) -> ExitCode {
+    let runtime = match Runtime::init() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: {error}");
+            let is_of_peer = matches!(&error, InitError::Join(_))
+                || matches!(&error, InitError::Runtime(error) if error.is_of_peer());
+            return ExitCode::from(if is_of_peer { PEER_FAILED as u8 } else { 1 });
+        }
+    };
+    let outcome = part(&runtime).and_then(|()| Ok(runtime.shutdown()?));
+    let Err(error) = outcome else { return ExitCode::SUCCESS };
+    let message = error.to_string();
+    match runtime.world.abort(&message) {
+        Some(first) => end(message_of(&first, runtime.process_index(), ControllerEnv::is_set()), PEER_FAILED as u8),
+        None => end(Some(message), 1),
+    }
+}

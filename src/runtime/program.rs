@@ -1,0 +1,116 @@
+//! Programs that are compiled once and run on arrays that stay on the devices.
+
+use std::sync::atomic::Ordering;
+
+use buffa::Message;
+
+use crate::hlo::{HloModule, Program as Source};
+use crate::partition;
+use crate::pjrt::Buffer;
+
+use super::{Array, Executable, Plan, Request, Runtime, RuntimeError, StepError};
+
+/// A program for all devices of a job, as what `jax.jit` compiles. Every process compiles and runs the same programs in
+/// the same order.
+pub struct Program<'a> {
+    executable: Executable<'a>,
+}
+
+impl<'a> Program<'a> {
+    /// Compiles a program that was built ([`Builder::build`](crate::builder::Builder::build)) or parsed
+    /// ([`hlo::parse`](crate::hlo::parse())).
+    ///
+    /// # Errors
+    /// Its mesh has not as many devices as the job, the processes have different programs, or XLA refuses it.
+    pub fn compile(runtime: &'a Runtime, module: HloModule) -> Result<Program<'a>, RuntimeError> {
+        Program::from_source(runtime, Source::Hlo(module))
+    }
+
+    /// Compiles what [`hlo::load`](crate::hlo::load()) read: HLO or StableHLO.
+    ///
+    /// # Errors
+    /// As of [`Program::compile`].
+    pub fn from_source(runtime: &'a Runtime, source: Source) -> Result<Program<'a>, RuntimeError> {
+        same_everywhere(runtime, &source)?;
+        let counts = partition::program_counts(&source);
+        let count = |count: Option<i64>| count.and_then(|count| u64::try_from(count).ok());
+        let devices_per_process = runtime.topology.devices_per_process().first().copied();
+        let plan = Plan::new(&Request {
+            program_replicas: count(counts.replicas),
+            program_partitions: count(counts.partitions),
+            processes: runtime.world.process_count(),
+            devices_per_process,
+            ..Request::default()
+        })?;
+        if plan.replicas > 1 {
+            return Err(RuntimeError::Replicas(plan.replicas));
+        }
+        Ok(Program { executable: Executable::compile(runtime, plan, Some(source))? })
+    }
+
+    /// The compiled program, with the shapes and shardings of its arguments and results.
+    pub fn executable(&self) -> &Executable<'a> {
+        &self.executable
+    }
+
+    /// Runs the program and waits until this process's devices are done. Arguments lie on the devices as the program's
+    /// parameters do; those that it was built to take over ([`Builder::donate`](crate::builder::Builder::donate)) cannot be
+    /// used again.
+    ///
+    /// # Errors
+    /// An argument is of another shape or sharding than the parameter or was given away before, or a device or another
+    /// process fails.
+    pub fn run(&self, arguments: &[&Array]) -> Result<Vec<Array>, RuntimeError> {
+        let parameters = self.executable.parameters();
+        if arguments.len() != parameters.len() {
+            return Err(RuntimeError::ArgumentCount { expected: parameters.len(), given: arguments.len() });
+        }
+        for (index, (argument, parameter)) in arguments.iter().zip(parameters).enumerate() {
+            let wrong = |source| RuntimeError::Step { index, source };
+            if (argument.dtype(), argument.dims()) != (parameter.dtype, &parameter.dims) {
+                return Err(wrong(StepError::Shape { given: argument.shape_text(), expected: parameter.shape_text() }));
+            }
+            if *argument.sharding() != parameter.sharding {
+                let (given, expected) = (argument.sharding().to_string(), parameter.sharding.to_string());
+                return Err(wrong(StepError::Sharding { given, expected }));
+            }
+            if argument.is_donated()? {
+                return Err(wrong(StepError::Donated));
+            }
+        }
+        let devices = self.executable.device_ids();
+        let on_device = |&device: &usize| arguments.iter().map(|argument| argument.buffer(device)).collect();
+        let buffers: Option<Vec<Vec<&Buffer>>> = devices.iter().map(on_device).collect();
+        let buffers = buffers.ok_or(RuntimeError::OtherRuntime)?;
+        let results = self.executable.execute(&buffers)?;
+        let mut shards: Vec<Vec<(usize, Buffer)>> = self.executable.results().iter().map(|_| Vec::new()).collect();
+        for (device, buffers) in devices.into_iter().zip(results.into_buffers()) {
+            for (shards, buffer) in shards.iter_mut().zip(buffers) {
+                shards.push((device, buffer));
+            }
+        }
+        let arrays = self.executable.results().iter().zip(shards);
+        let array = |result: &super::GlobalArray, shards| {
+            Array::of_result(result.dtype, result.dims.clone(), result.sharding.clone(), shards)
+        };
+        Ok(arrays.map(|(result, shards)| array(result, shards)).collect())
+    }
+}
+
+/// Checks that every process has the same program.
+fn same_everywhere(runtime: &Runtime, source: &Source) -> Result<(), RuntimeError> {
+    if runtime.world.process_count() == 1 {
+        return Ok(());
+    }
+    let bytes = match source {
+        Source::Hlo(module) => module.proto.encode_to_vec(),
+        Source::Mlir(bytes) => bytes.clone(),
+    };
+    let fingerprint = *blake3::hash(&bytes).as_bytes();
+    let name = format!("fingerprint/{}", runtime.programs.load(Ordering::Relaxed));
+    let fingerprints = runtime.world.all_gather(&name, fingerprint)?;
+    match fingerprints.iter().position(|other| Some(other) != fingerprints.first()) {
+        Some(other) => Err(RuntimeError::OtherProgram { process: other as u32 }),
+        None => Ok(()),
+    }
+}
