@@ -155,7 +155,8 @@ impl Run {
         let first = HOSTS[self.host].1.start;
         let (codes, parts) = match self.fault {
             Fault::KilledLauncher => (vec![None], vec![String::new()]),
-            Fault::InterruptedLauncher => (vec![Some(130)], vec![String::new()]),
+            // It may be struck before it catches signals.
+            Fault::InterruptedLauncher => (vec![Some(130), None], vec![String::new()]),
             Fault::KilledController => {
                 (vec![Some(137)], vec![format!("{process} failed: killed by signal 9 (SIGKILL)")])
             }

@@ -152,8 +152,7 @@ impl JobOptions {
 
     /// Starts this command again in every process of the job: there it gives way to its program.
     pub fn launch_programs(&self, program: &Path) -> Result<u8, Failure> {
-        let undetermined = || Ok(self.devices_per_process);
-        match self.role(undetermined)? {
+        match self.role(|| Ok(None))? {
             Role::Launcher { processes } => self.launch(processes, &[program]),
             Role::Controller(_) => Err(Failure::usage("this process is part of a job already")),
         }
