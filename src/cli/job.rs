@@ -97,6 +97,7 @@ struct LaterOptions {
 }
 
 /// Who this process is.
+#[allow(clippy::large_enum_variant, reason = "there is one of them")]
 pub enum Role {
     /// The one that starts the controllers.
     Launcher { processes: u32 },
@@ -105,6 +106,7 @@ pub enum Role {
 }
 
 /// How a controller takes part in its job.
+#[allow(clippy::large_enum_variant, reason = "there is one of them")]
 pub enum Membership {
     /// The job has one process.
     Alone,

@@ -106,3 +106,11 @@ fn what_cannot_be_served_is_rejected() {
     3 Rejected("process 0 is already at barrier 'b'")
     "#);
 }
+
+proptest::proptest! {
+    #[test]
+    fn no_messages_of_members_do_harm(headers in proptest::collection::vec(proptest::collection::vec(0..20_u8, 2..40), 0..8)) {
+        let frame = |header: &Vec<u8>| [&[header.len() as u8, 0, 0, 0, 0, 0, 0, 0], &header[..]].concat();
+        take_untrusted(&headers.iter().flat_map(frame).collect::<Vec<_>>());
+    }
+}
