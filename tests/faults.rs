@@ -150,7 +150,7 @@ fn processes_with_different_jobs_are_told_in_what_they_differ() {
             [&["hlo/tp_mlp.hlo"], &[changed]],
             &[
                 "the processes do not do the same job:\nprogram\n  process 0 (",
-                "the first difference of process 0 and 1 is in ",
+                "the first difference of process 0 and 1 in ENTRY ",
                 "negate(",
             ],
         ),

@@ -153,7 +153,7 @@ impl Options {
         let difference = world.from_first("difference", || {
             Ok::<_, RuntimeError>(match (hlo::load(program, ""), hlo::load(&theirs, "")) {
                 (Ok(first), Ok(second)) => match hlo::first_difference(&first, &second) {
-                    Some(difference) => format!("the first difference of process 0 and {other} is {difference}"),
+                    Some(difference) => format!("the first difference of process 0 and {other} {difference}"),
                     None => "they differ in how they are written down only".to_owned(),
                 },
                 (Err(error), _) | (_, Err(error)) => format!("one of them cannot be read: {error}"),

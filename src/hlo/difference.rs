@@ -2,7 +2,7 @@ use std::fmt;
 
 use super::{Program, print};
 
-/// Where two programs begin to differ.
+/// Where two programs begin to differ. It is shown as `in ENTRY %main:` and a line of each program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     /// The computation, or function, as its first line reads; empty outside of any.
@@ -18,10 +18,18 @@ pub fn first_difference(first: &Program, second: &Program) -> Option<Difference>
     let (first, second) = (text(first)?, text(second)?);
     let (mut first, mut second) = (first.lines(), second.lines());
     let mut within = "";
+    // The names of modules tell less than what is in them.
+    let is_header = |line: &str| line.starts_with("HloModule ");
+    let headers = match (first.clone().next(), second.clone().next()) {
+        (Some(one), Some(other)) if is_header(one) && is_header(other) => {
+            (first.next(), second.next());
+            (one != other).then(|| Difference { within: String::new(), first: one.into(), second: other.into() })
+        }
+        _ => None,
+    };
     loop {
-        let lines = (first.next(), second.next());
-        match lines {
-            (None, None) => return None,
+        match (first.next(), second.next()) {
+            (None, None) => return headers,
             (Some(one), Some(other)) if one == other => {
                 if one.ends_with('{') {
                     within = one.trim_end_matches('{').trim();
@@ -48,9 +56,9 @@ impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = |line: &str| if line.is_empty() { "nothing".to_owned() } else { line.to_owned() };
         if !self.within.is_empty() {
-            writeln!(f, "in {}", self.within)?;
+            write!(f, "in {}", self.within)?;
         }
-        write!(f, "  {}\n  {}", shown(&self.first), shown(&self.second))
+        write!(f, ":\n  {}\n  {}", shown(&self.first), shown(&self.second))
     }
 }
 
@@ -70,10 +78,16 @@ mod tests {
         };
         assert_eq!(first_difference(&program("add"), &program("add")), None);
         insta::assert_snapshot!(first_difference(&program("add"), &program("multiply")).unwrap(), @"
-        in ENTRY %main
+        in ENTRY %main:
           %y = f32[4] add(%x, %x)
           %y = f32[4] multiply(%x, %x)
         ");
+        let renamed = |name: &str| {
+            Program::Hlo(
+                parse(&format!("HloModule {name}\nENTRY e {{\n  ROOT x = f32[] parameter(0)\n}}"), "m").unwrap(),
+            )
+        };
+        assert!(first_difference(&renamed("a"), &renamed("b")).unwrap().second.starts_with("HloModule b"));
         let mlir = |text: &str| Program::Mlir(text.into());
         let longer = first_difference(&mlir("module {\n  a\n}"), &mlir("module {\n  a\n  b\n}")).unwrap();
         assert_eq!((&*longer.within, &*longer.first, &*longer.second), ("module", "}", "b"));
