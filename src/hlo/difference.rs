@@ -22,7 +22,8 @@ pub fn first_difference(first: &Program, second: &Program) -> Option<Difference>
     let is_header = |line: &str| line.starts_with("HloModule ");
     let headers = match (first.clone().next(), second.clone().next()) {
         (Some(one), Some(other)) if is_header(one) && is_header(other) => {
-            (first.next(), second.next());
+            first.next();
+            second.next();
             (one != other).then(|| Difference { within: String::new(), first: one.into(), second: other.into() })
         }
         _ => None,
