@@ -209,7 +209,7 @@ fn wrong_usage() {
     let program = files.with("add.hlo", ADD);
     fails(&files, &spmd_run(["--repaet", "3", &program]), 2, &["--repaet", "'--repeat'"]);
     fails(&files, &spmd_run(["--hosts", "a,b", &program]), 2, &["--hosts is not part of this version"]);
-    fails(&files, &spmd_run(["status"]), 2, &["status is not part of this version"]);
+    fails(&files, &spmd_run(["coordinator"]), 2, &["coordinator is not part of this version"]);
     fails(&files, &spmd_run(["-n", "0", &program]), 2, &["--processes", "0 is not in 1..=65536"]);
     fails(&files, &spmd_run(["--fill", "noise", &program]), 2, &["noise", "zeros"]);
     fails(&files, &spmd_run(["-n", "-1", &program]), 2, &["--processes", "-1 is not in 1..=65536"]);
