@@ -187,7 +187,7 @@ fn the_status_of_a_running_job_is_shown() {
     let start = Instant::now();
     let status = loop {
         let outcome = ask(&["--coordinator", &address]);
-        if outcome.stdout.contains("2 active") && !outcome.stdout.contains("step       0,") {
+        if outcome.stdout.contains("2 active") && !outcome.stdout.contains("moved      0 B") {
             break outcome.success("status");
         }
         assert!(start.elapsed() < Duration::from_secs(60), "{outcome:?}");
