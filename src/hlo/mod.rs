@@ -54,6 +54,9 @@ use std::sync::Arc;
 
 use crate::proto::HloModuleProto;
 
+/// How many dimensions the labels of a convolution may name in an array, so that a number alone cannot ask for a long text.
+const MAX_LABELS: usize = 64;
+
 /// One HLO module: its protobuf form, and what only the header of its text says.
 ///
 /// Modules are equal whatever text they come from.

@@ -3,6 +3,7 @@
 use super::Parser;
 use super::cursor::fail;
 use super::error::{Failure, Result};
+use crate::hlo::MAX_LABELS;
 use crate::proto::block_scaling_config::TensorBlockScalingConfig;
 use crate::proto::hlo_instruction_details::SliceDimensions;
 use crate::proto::padding_config::PaddingConfigDimension;
@@ -232,6 +233,9 @@ fn labels(start: usize, part: &str, first: u8, second: u8) -> Result<Labels> {
         let (first, second) = (first as char, second as char);
         fail(start, format!("'{part}' is no set of labels: expected each of {first}, {second} and 0, 1, 2, ... once"))
     };
+    if part.len() > MAX_LABELS {
+        return Err(fail(start, format!("labels for {} dimensions: arrays have {MAX_LABELS} at most", part.len())));
+    }
     let spatial = part.bytes().filter(u8::is_ascii_digit).count();
     let mut labels = Labels { first: -1, second: -1, spatial: vec![-1; spatial] };
     for (index, label) in (0..).zip(part.bytes()) {

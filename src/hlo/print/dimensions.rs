@@ -2,6 +2,7 @@
 
 use super::attributes::lower_case;
 use super::{Attributes, Scope, braced};
+use crate::hlo::MAX_LABELS;
 use crate::proto::sparsity_config::TensorSparsityConfig;
 use crate::proto::{ConvolutionDimensionNumbers, ConvolutionKind, HloInstructionProto, Window, WindowDimension};
 
@@ -54,11 +55,10 @@ fn dim_labels(numbers: &ConvolutionDimensionNumbers) -> String {
         let spatial = spatial.iter().enumerate().map(|(number, &dim)| (dim, number.to_string()));
         let all: Vec<(i64, String)> =
             named.iter().map(|&(dim, label)| (dim, label.to_string())).chain(spatial).collect();
-        let rank = all.iter().map(|&(dim, _)| dim.saturating_add(1)).max().unwrap_or(0).clamp(0, MAX_RANK);
+        let rank = all.iter().map(|&(dim, _)| dim.saturating_add(1)).max().unwrap_or(0).clamp(0, MAX_LABELS as i64);
         let label = |dim| all.iter().rev().find(|(at, _)| *at == dim).map_or("?", |(_, label)| label);
         (0..rank).map(label).collect::<String>()
     };
-    const MAX_RANK: i64 = 64;
     let input = labels(
         [(numbers.input_batch_dimension, 'b'), (numbers.input_feature_dimension, 'f')],
         &numbers.input_spatial_dimensions,

@@ -142,3 +142,13 @@ fn messages_of_instructions() {
        |                                        ^
     "##);
 }
+
+#[test]
+fn labels_of_a_convolution_end() {
+    let labels = format!("b0f{0}_0io{0}->b0f{0}", "?".repeat(80));
+    let text = format!(
+        "HloModule m\n\nENTRY main {{\n  x = f32[1,2,1] parameter(0)\n  ROOT c = f32[1,2,1] custom-call(x), \
+         dim_labels={labels}, custom_call_target=\"t\"\n}}\n"
+    );
+    assert!(error(&text).contains("labels for 83 dimensions: arrays have 64 at most"));
+}
