@@ -99,6 +99,7 @@ mod tests {
             name: name.into(),
             address: address.parse().unwrap(),
             is_up,
+            speed: None,
         };
         let all = [
             interface("lo", "127.0.0.1", true),
