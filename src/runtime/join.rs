@@ -1,6 +1,6 @@
 //! How a process becomes a member of its job: the rendezvous, and where it can be reached for data.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::time::Duration;
 
 use crate::cluster::host;
@@ -68,14 +68,6 @@ pub fn is_loopback(address: &str) -> bool {
 
 /// The address of the interface that leads to the coordinator; loopback where that cannot be told.
 fn address_towards(coordinator: &str) -> IpAddr {
-    // Connecting a datagram socket sends nothing: it only chooses a route.
-    let route = |to: SocketAddr| {
-        let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        let socket = UdpSocket::bind((any, 0))?;
-        socket.connect(to)?;
-        socket.local_addr()
-    };
     let resolved = coordinator.to_socket_addrs().into_iter().flatten();
-    let address = resolved.map(route).find_map(Result::ok);
-    address.map_or(Ipv4Addr::LOCALHOST.into(), |address: SocketAddr| address.ip())
+    resolved.map(host::address_towards).find_map(Result::ok).unwrap_or(Ipv4Addr::LOCALHOST.into())
 }

@@ -1,7 +1,7 @@
 //! Network interfaces and their addresses.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use serde::Serialize;
 
@@ -89,6 +89,18 @@ unsafe fn ip_address(address: *const libc::sockaddr) -> Option<IpAddr> {
 /// address if there is none.
 pub fn address_for_peers() -> IpAddr {
     best(&interfaces().unwrap_or_default()).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// This host's address on the way to another one's.
+///
+/// # Errors
+/// No way leads there.
+pub fn address_towards(peer: SocketAddr) -> io::Result<IpAddr> {
+    let any: IpAddr = if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    // Connecting a datagram socket sends nothing: it only chooses a route.
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(peer)?;
+    Ok(socket.local_addr()?.ip())
 }
 
 /// Which of these addresses to give to other hosts.

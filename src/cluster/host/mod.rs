@@ -5,5 +5,5 @@ mod interfaces;
 mod limits;
 
 pub use chips::{Chip, Vendor, chips, tpu_chips};
-pub use interfaces::{Interface, address_for_peers, best, interfaces};
+pub use interfaces::{Interface, address_for_peers, address_towards, best, interfaces};
 pub use limits::Limits;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
@@ -243,11 +243,7 @@ fn machine() -> String {
 /// This host's address on the way to the first of these; the loopback address if there are none.
 fn address_towards(peers: &[IpAddr]) -> io::Result<IpAddr> {
     let Some(&peer) = peers.first() else { return Ok(Ipv4Addr::LOCALHOST.into()) };
-    let any: IpAddr = if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    // Connecting a datagram socket sends nothing: it only chooses a route.
-    let socket = UdpSocket::bind((any, 0))?;
-    socket.connect(SocketAddr::new(peer, 9))?;
-    Ok(socket.local_addr()?.ip())
+    host::address_towards(SocketAddr::new(peer, 9))
 }
 
 #[cfg(test)]
