@@ -12,21 +12,24 @@ use spmd_run::dtype::DType::{self, BF16, F32, S32, U32};
 use spmd_run::hlo::{self, HloModule, Program};
 use spmd_run::host_array::npz::read_npz;
 use spmd_run::host_array::{Fill, HostArray, compare};
+use spmd_run::mesh::{Mesh, PartitionSpec};
 use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Runtime, World};
 
-fn one_device() -> Runtime {
-    Runtime::open(World::alone(), common::plugin().path(), 1, DataPlaneOptions::default()).unwrap()
+fn devices(count: u32) -> Runtime {
+    Runtime::open(World::alone(), common::plugin().path(), count, DataPlaneOptions::default()).unwrap()
 }
 
-/// Runs a module on one device, after it went through its text.
+/// Runs a module on the devices that it is for, after it went through its text.
 fn run(module: HloModule, arguments: &[HostArray]) -> Vec<HostArray> {
-    run_on(&one_device(), module, arguments)
+    run_on(&devices(module.config.num_partitions.unwrap_or(1) as u32), module, arguments)
 }
 
 fn run_on(runtime: &Runtime, module: HloModule, arguments: &[HostArray]) -> Vec<HostArray> {
+    let partitions = module.config.num_partitions.unwrap_or(1);
     let parsed = hlo::parse(&hlo::print(&module), "built.hlo").unwrap();
-    hlo::verify(&parsed, 1, 1).unwrap();
-    let plan = Plan { replicas: 1, partitions: 1, processes: 1, devices_per_process: 1 };
+    hlo::verify(&parsed, 1, partitions).unwrap();
+    let plan =
+        Plan { replicas: 1, partitions: partitions as u32, processes: 1, devices_per_process: partitions as u32 };
     let executable = Executable::compile(runtime, plan, Some(Program::Hlo(parsed))).unwrap();
     let results = executable.run(&executable.load(arguments).unwrap()).unwrap();
     executable.gather(&results).unwrap()
@@ -242,6 +245,115 @@ fn gradients_of_convolutions() {
 }
 
 #[test]
+fn loops_of_known_length_and_their_derivatives() {
+    check("scans", 1e-5, |b, v| {
+        let [w, state, inputs, scale] = v[..] else { unreachable!() };
+        let (last, made) = b.scan(&[state], &[inputs], |s, x| {
+            let next = (w.matmul(s[0]) + x[0]).tanh() * scale;
+            (vec![next], vec![next.sum(&[]), x[0] * next])
+        });
+        let power = b.fori_loop(2, 5, &[state], |i, s| vec![s[0].sin() * s[0] + i.convert(F32) * scale]);
+        let (nested, squares) = b.scan(&[state], &[inputs], |s, x| {
+            let pair = b.stack(&[x[0], x[0] * scale], 0);
+            let (inner, all) =
+                b.scan(&[s[0]], &[pair], |s, x| (vec![(s[0] * x[0]).cos() + w.index(0, 0)], vec![s[0] * s[0]]));
+            (vec![inner[0] * s[0]], all)
+        });
+        let (chosen, _) = b.scan(&[state], &[inputs], |s, x| {
+            let is_positive = x[0].index(0, 0).gt(0);
+            (b.cond(is_positive, || vec![(-s[0]).exp() * w.index(0, 1)], || vec![s[0] * x[0]]), vec![])
+        });
+        let values = [last[0], made[0], made[1], power[0], nested[0], squares[0], chosen[0]];
+        with_gradients(b, weighted(b, &values), v)
+    });
+}
+
+#[test]
+fn branches_and_their_derivatives() {
+    check("branches", 1e-5, |b, v| {
+        let [x, y, z, n] = v[..] else { unreachable!() };
+        let either = |k: i64| b.cond(n.gt(k), || vec![x.sin() * y], || vec![y.exp() / (1 + z * z)])[0];
+        with_gradients(b, weighted(b, &[either(2), either(9)]), &v[..3])
+    });
+}
+
+#[test]
+fn sorts_products_and_windows_and_their_derivatives() {
+    check("orders", 1e-5, |b, v| {
+        let [x, y, zeros] = v[..] else { unreachable!() };
+        let pairs = b.sort_by(&[x, y], 1, |pairs| pairs[0].lt(pairs[1]));
+        let (top, at) = x.top_k(2, -1);
+        let padding = [(0, 0), (1, 0), (0, 2)];
+        let values = [
+            x.sort(0),
+            pairs[0],
+            pairs[1] * y,
+            top,
+            at.convert(F32),
+            x.cumsum(1),
+            zeros.product(&[1]),
+            zeros.product(&[]),
+            y.product(&[0, 2]),
+            y.reduce_window(0, &[1, 2, 2], &[1, 2, 1], &padding, |a, b| a + b),
+        ];
+        with_gradients(b, weighted(b, &values), v)
+    });
+}
+
+#[test]
+fn derivatives_of_what_lies_outside() {
+    check("outside", 1e-5, |b, v| {
+        let [table, updates, indices] = v[..] else { unreachable!() };
+        let rows = ScatterDims {
+            update_window_dims: vec![1],
+            inserted_window_dims: vec![0],
+            scatter_dims_to_operand_dims: vec![0],
+            index_vector_dim: 1,
+            ..ScatterDims::default()
+        };
+        let single = ScatterDims {
+            inserted_window_dims: vec![0, 1],
+            scatter_dims_to_operand_dims: vec![0, 1],
+            index_vector_dim: 1,
+            ..ScatterDims::default()
+        };
+        let pairs = b.stack(&[indices, indices - 1], 1);
+        let values = [
+            table.take(indices, 0),
+            table.scatter_add(indices.expand_dims(1), updates * 2, &rows),
+            table.scatter_add(pairs, updates.index(1, 0), &single),
+        ];
+        with_gradients(b, weighted(b, &values), &v[..2])
+    });
+}
+
+#[test]
+fn manual_regions_and_their_derivatives() {
+    let mesh = Mesh::new(&[("x", 2), ("y", 2)]).unwrap();
+    check("manual", 1e-5, |b, v| {
+        let arguments = [(v[0], ("x", None).into()), (v[1], (None, "y").into()), (v[2], ().into())];
+        let specs =
+            [("x",).into(), (None, "y").into(), ("x", "y").into(), ("x", "y").into(), PartitionSpec::from(())];
+        let made = b.shard_map(&mesh, &arguments, &specs, |part| {
+            let [x, w, scale] = part[..] else { unreachable!() };
+            let h = (x.matmul(w) * scale).tanh() + b.axis_index("y").convert(F32);
+            let whole = h.all_gather(&["x"], 0);
+            let looped = b.fori_loop(0, 3, &[h.index(0, 1)], |_, s| {
+                vec![(s[0] * h.index(0, 0)).ppermute("y", &[(0, 1), (1, 0)]) * s[0].cos()]
+            });
+            vec![
+                h.psum(&["y"]).sum(&[0]),
+                (whole * whole).psum_scatter(&["y"], 1),
+                h.sin().ppermute("x", &[(0, 1)]),
+                h.all_to_all(&["y"], 0, 1),
+                looped[0].pmean(&["x", "y"]),
+            ]
+        });
+        with_gradients(b, weighted(b, &made), v)
+    });
+}
+
+#[test]
 fn what_has_no_derivative() {
     check("forward", 1e-5, |b, v| {
         let [x, kernel, integers] = v[..] else { unreachable!() };
@@ -374,4 +486,4 @@ proptest! {
     }
 }
 
-static DEVICE: LazyLock<Runtime> = LazyLock::new(one_device);
+static DEVICE: LazyLock<Runtime> = LazyLock::new(|| devices(1));
