@@ -8,6 +8,8 @@
 mod identity;
 mod refusal;
 mod session;
+#[cfg(test)]
+mod tests;
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;

@@ -181,7 +181,14 @@ impl JobOptions {
     /// Starts this command again in every process of the job: there it gives way to its program.
     pub fn launch_programs(&self, program: &Path) -> Result<u8, Failure> {
         match self.role(|| Ok(None))? {
-            Role::Launcher { processes } => self.launch(processes, &[program]),
+            Role::Launcher { processes } => {
+                // Other hosts have programs of their own.
+                if !self.launch.are_over_hosts() {
+                    check_program(program)?;
+                    self.tls.check()?;
+                }
+                self.launch(processes, &[program])
+            }
             Role::Controller(_) => Err(Failure::usage("this process is part of a job already")),
         }
     }
@@ -437,6 +444,23 @@ impl Membership {
             Some(first) => of_other(&first, world.process_index(), launched),
             None => failure,
         })
+    }
+}
+
+/// Whether a program can be started, where the system will look for it: what is wrong is then said once.
+fn check_program(program: &Path) -> Result<(), Failure> {
+    let may_run = |path: &Path| {
+        rustix::fs::access(path, rustix::fs::Access::EXEC_OK)?;
+        if path.is_dir() { Err(rustix::io::Errno::ISDIR) } else { Ok(()) }
+    };
+    let wrong = |reason: &dyn std::fmt::Display| Failure::usage(format!("{}: {reason}", program.display()));
+    if program.components().count() != 1 || program.is_absolute() {
+        return may_run(program).map_err(|error| wrong(&std::io::Error::from(error)));
+    }
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    match std::env::split_paths(&folders).any(|folder| may_run(&folder.join(program)).is_ok()) {
+        true => Ok(()),
+        false => Err(wrong(&format!("no such program on the PATH; one in this folder is ./{}", program.display()))),
     }
 }
 
