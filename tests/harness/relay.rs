@@ -107,6 +107,8 @@ fn carry(mut from: TcpStream, mut to: TcpStream, weather: Weather, shared: &Arc<
                 break;
             }
         }
-        let _ = to.shutdown(Shutdown::Write);
+        if !shared.is_silent.load(Ordering::SeqCst) {
+            let _ = to.shutdown(Shutdown::Write);
+        }
     });
 }
