@@ -175,7 +175,14 @@ impl JobOptions {
     /// Starts this command again in every process of the job: there it gives way to its program.
     pub fn launch_programs(&self, program: &Path) -> Result<u8, Failure> {
         match self.role(|| Ok(None))? {
-            Role::Launcher { processes } => self.launch(processes, &[program]),
+            Role::Launcher { processes } => {
+                // Other hosts have programs of their own.
+                if !self.launch.are_over_hosts() {
+                    check_program(program)?;
+                    self.tls.check()?;
+                }
+                self.launch(processes, &[program])
+            }
             Role::Controller(_) => Err(Failure::usage("this process is part of a job already")),
         }
     }
@@ -467,6 +474,23 @@ pub(super) fn slice_of(process_index: u32, process_count: u32, slices: u32) -> R
     let uneven =
         || format!("--slices {slices}: {process_count} process(es) cannot be divided into that many of equal size");
     Ok(slice.ok_or_else(|| Failure::usage(uneven()))?.index)
+}
+
+/// Whether a program can be started, where the system will look for it: what is wrong is then said once.
+fn check_program(program: &Path) -> Result<(), Failure> {
+    let may_run = |path: &Path| {
+        rustix::fs::access(path, rustix::fs::Access::EXEC_OK)?;
+        if path.is_dir() { Err(rustix::io::Errno::ISDIR) } else { Ok(()) }
+    };
+    let wrong = |reason: &dyn std::fmt::Display| Failure::usage(format!("{}: {reason}", program.display()));
+    if program.components().count() != 1 || program.is_absolute() {
+        return may_run(program).map_err(|error| wrong(&std::io::Error::from(error)));
+    }
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    match std::env::split_paths(&folders).any(|folder| may_run(&folder.join(program)).is_ok()) {
+        true => Ok(()),
+        false => Err(wrong(&format!("no such program on the PATH; one in this folder is ./{}", program.display()))),
+    }
 }
 
 /// The job's secret, from a file or the environment.
