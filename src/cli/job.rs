@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use spmd_run::cluster::{self, Detected, Environment};
 use spmd_run::launch::{ControllerEnv, Settings};
 use spmd_run::plugins;
-use spmd_run::rendezvous::{Abort, Heartbeat, JobToken, JoinError, JoinOptions};
+use spmd_run::rendezvous::{Abort, Heartbeat, JobToken, JoinError, JoinOptions, Tls};
 use spmd_run::runtime::{self, DataPlaneOptions, Fact, World};
 use spmd_run::transport::mesh::Choice;
 
@@ -48,6 +48,9 @@ pub struct JobOptions {
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 
+    #[command(flatten)]
+    tls: TlsOptions,
+
     /// Whether to join the job of the scheduler that started this process (mpirun, Slurm, torchrun, …)
     #[arg(long, value_enum, default_value = "auto")]
     cluster: Cluster,
@@ -86,6 +89,30 @@ enum Transport {
 enum Cluster {
     Auto,
     None,
+}
+
+/// What encrypts a job.
+#[derive(Args)]
+pub struct TlsOptions {
+    /// Encrypt what processes say to each other, with certificates made of the job's secret, or with those in this folder of
+    /// each host: ca.crt, tls.crt, tls.key, as in a Kubernetes secret
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    tls: Option<Option<PathBuf>>,
+}
+
+impl TlsOptions {
+    /// What was asked for.
+    pub fn chosen(&self) -> Option<Tls> {
+        self.tls.clone().map(|folder| folder.map_or(Tls::OfToken, Tls::OfFolder))
+    }
+
+    /// Checks files that are the same for all processes, as these are on one host.
+    fn check(&self) -> Result<(), Failure> {
+        match self.chosen() {
+            Some(tls @ Tls::OfFolder(_)) => tls.identity(None).map(drop).map_err(join_failure),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Options whose names are taken, so that they get a better answer than "unknown flag".
@@ -133,6 +160,7 @@ impl JobOptions {
                 // Other hosts have plugins of their own.
                 if !self.launch.are_over_hosts() {
                     plugins::find(self.plugin.as_deref())?;
+                    self.tls.check()?;
                 }
                 self.launch(processes, files)
             }
@@ -169,6 +197,7 @@ impl JobOptions {
             plugin: self.plugin.clone(),
             rendezvous_timeout: self.rendezvous_timeout,
             stall_timeout: self.stall_timeout,
+            tls: self.tls.chosen(),
         };
         let mut environment = settings.to_env();
         if let (Some(coordinator), Some(index), Some(count)) = (&self.coordinator, self.process_id, self.processes) {
@@ -352,6 +381,7 @@ impl JobOptions {
     /// What a process says when it joins, as far as the options go.
     fn join_options(&self, coordinator: String, process_index: u32, process_count: u32) -> JoinOptions {
         JoinOptions {
+            tls: self.tls.chosen(),
             heartbeat: Heartbeat::within(self.stall_timeout),
             ..JoinOptions::new(coordinator, process_index, process_count, self.rendezvous_timeout)
         }
@@ -363,6 +393,9 @@ impl JobOptions {
                 "--transport mpi: this spmd-run was built without MPI: build it with `cargo install --path . --features \
                  mpi`, which needs an MPI library and libclang (Debian: libopenmpi-dev, libclang-dev)",
             ));
+        }
+        if self.transport == Transport::Mpi && self.tls.chosen().is_some() {
+            return Err(Failure::usage("--tls: MPI sends the data as it is: take --transport tcp or leave --tls out"));
         }
         let later = [("--slices", self.later.slices.is_some())];
         match later.iter().find(|(_, given)| *given) {
@@ -419,7 +452,7 @@ pub(super) fn job_token(file: Option<&Path>) -> Result<Option<JobToken>, Failure
 
 pub(super) fn join_failure(error: JoinError) -> Failure {
     match error {
-        JoinError::Options(_) => Failure::wrong_usage(error),
+        JoinError::Options(_) | JoinError::Identity(_) => Failure::wrong_usage(error),
         _ => Failure::peer(error),
     }
 }

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use super::environment::EnvironmentError;
+use crate::rendezvous::Tls;
 
 /// The number of devices that each process makes.
 pub const DEVICES_PER_PROCESS: &str = "SPMD_DEVICES_PER_PROCESS";
@@ -14,8 +15,12 @@ pub const RENDEZVOUS_TIMEOUT: &str = "SPMD_RENDEZVOUS_TIMEOUT";
 /// Seconds that a process waits for the others.
 pub const STALL_TIMEOUT: &str = "SPMD_STALL_TIMEOUT";
 
+/// That connections are encrypted: with certificates made of the job's token (`job`), or those in a folder.
+pub const TLS: &str = "SPMD_TLS";
+const TLS_OF_TOKEN: &str = "job";
+
 /// All of them.
-pub(super) const NAMES: [&str; 4] = [DEVICES_PER_PROCESS, PLUGIN, RENDEZVOUS_TIMEOUT, STALL_TIMEOUT];
+pub(super) const NAMES: [&str; 5] = [DEVICES_PER_PROCESS, PLUGIN, RENDEZVOUS_TIMEOUT, STALL_TIMEOUT, TLS];
 
 /// What the user said to `spmd-run`, for a program that joins the job by itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +33,8 @@ pub struct Settings {
     pub rendezvous_timeout: Duration,
     /// `--stall-timeout`
     pub stall_timeout: Duration,
+    /// `--tls`
+    pub tls: Option<Tls>,
 }
 
 impl Default for Settings {
@@ -37,6 +44,7 @@ impl Default for Settings {
             plugin: None,
             rendezvous_timeout: Duration::from_secs(300),
             stall_timeout: Duration::from_secs(600),
+            tls: None,
         }
     }
 }
@@ -57,6 +65,10 @@ impl Settings {
             settings.devices_per_process =
                 Some(number.ok_or_else(|| wrong(DEVICES_PER_PROCESS, count, "it must be a number above 0"))?);
         }
+        settings.tls = variable(TLS).map(|text| match &*text {
+            TLS_OF_TOKEN => Tls::OfToken,
+            folder => Tls::OfFolder(folder.into()),
+        });
         for (name, place) in
             [(RENDEZVOUS_TIMEOUT, &mut settings.rendezvous_timeout), (STALL_TIMEOUT, &mut settings.stall_timeout)]
         {
@@ -74,7 +86,11 @@ impl Settings {
         let seconds = |limit: Duration| limit.as_secs_f64().to_string().into();
         let limits =
             [(RENDEZVOUS_TIMEOUT, seconds(self.rendezvous_timeout)), (STALL_TIMEOUT, seconds(self.stall_timeout))];
-        devices.into_iter().chain(plugin).chain(limits).collect()
+        let tls = self.tls.as_ref().map(|tls| match tls {
+            Tls::OfToken => TLS_OF_TOKEN.into(),
+            Tls::OfFolder(folder) => folder.into(),
+        });
+        devices.into_iter().chain(plugin).chain(limits).chain(tls.map(|tls| (TLS, tls))).collect()
     }
 }
 
@@ -95,10 +111,14 @@ mod tests {
             plugin: Some("cpu".to_owned()),
             rendezvous_timeout: Duration::from_millis(1500),
             stall_timeout: Duration::from_secs(7),
+            tls: Some(Tls::OfFolder("certificates".into())),
         };
         let variables: HashMap<&str, OsString> = settings.to_env().into_iter().collect();
         let read = Settings::read(|name| variables.get(name)?.clone().into_string().ok()).unwrap();
         assert_eq!(read, settings);
+        let settings = Settings { tls: Some(Tls::OfToken), ..settings };
+        let variables: HashMap<&str, OsString> = settings.to_env().into_iter().collect();
+        assert_eq!(Settings::read(|name| variables.get(name)?.clone().into_string().ok()).unwrap(), settings);
         assert_eq!(Settings::read(|_| None).unwrap(), Settings::default());
     }
 

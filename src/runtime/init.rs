@@ -147,6 +147,7 @@ fn meet(settings: &Settings) -> Result<(World, DataPlaneOptions), InitError> {
             let options = JoinOptions {
                 host_coordinator,
                 token,
+                tls: settings.tls.clone(),
                 heartbeat: Heartbeat::within(settings.stall_timeout),
                 ..JoinOptions::new(coordinator, process_index, process_count, settings.rendezvous_timeout)
             };
@@ -180,6 +181,7 @@ fn of_scheduler(detected: Detected, settings: &Settings) -> Result<JoinOptions, 
     Ok(JoinOptions {
         host_coordinator,
         token,
+        tls: settings.tls.clone(),
         heartbeat: Heartbeat::within(settings.stall_timeout),
         slice: detected.slice.map_or(0, |slice| slice.index),
         ..JoinOptions::new(coordinator, detected.process_index, process_count, settings.rendezvous_timeout)

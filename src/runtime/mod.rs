@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::channel::Identity;
 use crate::collective::{CollectiveSpec, Communicator, Limits, ProgramCollectives, World as Devices};
 use crate::launch::phase::{self, Phase};
 use crate::pjrt::{Client, Plugin, Value};
@@ -83,6 +84,8 @@ pub struct DataPlaneOptions {
     pub address: IpAddr,
     /// A secret that all processes of the job share.
     pub secret: [u8; 32],
+    /// What connections between processes are encrypted with, if they are.
+    pub identity: Option<Identity>,
     /// What carries the data.
     pub transport: Carrier,
 }
@@ -90,7 +93,7 @@ pub struct DataPlaneOptions {
 impl Default for DataPlaneOptions {
     fn default() -> Self {
         let transport = Carrier::Mesh(Choice::Auto);
-        DataPlaneOptions { address: IpAddr::V4(Ipv4Addr::LOCALHOST), secret: [0; 32], transport }
+        DataPlaneOptions { address: IpAddr::V4(Ipv4Addr::LOCALHOST), secret: [0; 32], identity: None, transport }
     }
 }
 
@@ -120,7 +123,7 @@ impl Runtime {
         took(&mut opening.topology);
         let transport: Option<Arc<dyn Transport>> = match (listener, &data_plane.transport) {
             (Some(listener), Carrier::Mesh(choice)) => {
-                Some(connect(&world, &topology, listener, &data_plane.secret, *choice)?)
+                Some(connect(&world, &topology, listener, &data_plane, *choice)?)
             }
             #[cfg(feature = "mpi")]
             (_, Carrier::Mpi(session)) => Some(over_mpi(&world, &topology, session)?),
@@ -234,11 +237,13 @@ fn connect(
     world: &World,
     topology: &Topology,
     listener: TcpListener,
-    secret: &[u8],
+    data_plane: &DataPlaneOptions,
     choice: Choice,
 ) -> Result<Arc<dyn Transport>, MeshError> {
     let addresses: Vec<SocketAddr> = topology.processes().iter().filter_map(|process| process.data_address).collect();
-    Ok(Arc::new(connect_mesh(world.process_index(), listener, &addresses, secret, choice, world.limit())?))
+    let DataPlaneOptions { secret, identity, .. } = data_plane;
+    let index = world.process_index();
+    Ok(Arc::new(connect_mesh(index, listener, &addresses, secret, identity.clone(), choice, world.limit())?))
 }
 
 #[cfg(feature = "mpi")]

@@ -164,7 +164,8 @@ fn transports(processes: usize) -> Vec<Option<Arc<dyn Transport>>> {
             let addresses = &addresses;
             scope.spawn(move || {
                 let timeout = Duration::from_secs(30);
-                connect_mesh(index as u32, listener, addresses, b"a secret of the test", Choice::Auto, timeout).unwrap()
+                connect_mesh(index as u32, listener, addresses, b"a secret of the test", None, Choice::Auto, timeout)
+                    .unwrap()
             })
         };
         let threads: Vec<_> = listeners.into_iter().enumerate().map(connect).collect();
