@@ -93,6 +93,7 @@
 pub mod bench;
 pub mod builder;
 mod bulk_copy;
+pub mod checkpoint;
 pub mod channel;
 pub mod cluster;
 pub mod collective;
