@@ -16,10 +16,10 @@ use std::time::Instant;
 use clap::Parser;
 use model::{Alphabet, Gpt, Weight};
 use spmd_run::builder::{Builder, Op, random};
+use spmd_run::checkpoint::{Checkpoints, Snapshot};
 use spmd_run::dtype::DType::{F32, S32};
 use spmd_run::hlo::HloModule;
 use spmd_run::host_array::HostArray;
-use spmd_run::host_array::npz::write_npz;
 use spmd_run::mesh::{Mesh, NamedSharding};
 use spmd_run::runtime::{Array, Program};
 
@@ -35,6 +35,8 @@ struct Options {
     /// Where the weights and the choice of what is read begin
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    #[arg(long, default_value_t = 4)]
+    layers: usize,
     /// Show the loss of every so manyth step
     #[arg(long, default_value_t = 10)]
     every: usize,
@@ -44,7 +46,7 @@ struct Options {
     /// Draw the losses to this SVG file
     #[arg(long)]
     plot: Option<PathBuf>,
-    /// Save the weights to this .npz file
+    /// Save the weights in this folder
     #[arg(long)]
     save: Option<PathBuf>,
 }
@@ -176,7 +178,7 @@ fn main() -> ExitCode {
         let started = Instant::now();
         let text = options.text.as_deref().map(std::fs::read).transpose()?.unwrap_or(TEXT.to_vec());
         let alphabet = Alphabet::of(&text);
-        let gpt = Gpt { vocabulary: alphabet.len(), context: 64, width: 128, heads: 4, layers: 4 };
+        let gpt = Gpt { vocabulary: alphabet.len(), context: 64, width: 128, heads: 4, layers: options.layers };
 
         let devices = runtime.device_count();
         let model = if devices.is_multiple_of(2) { 2 } else { 1 };
@@ -205,21 +207,17 @@ fn main() -> ExitCode {
             }
         }
 
-        let is_first = runtime.process_index() == 0;
-        if is_first {
+        if runtime.process_index() == 0 {
             let (ready, done) = (compiled - started, compiled.elapsed());
             eprintln!("{steps} steps in {:.3} s, after {:.3} s of preparations", done.as_secs_f64(), ready.as_secs_f64());
+            options.plot.map_or(Ok(()), |path| curve::draw(&path, &losses))?;
         }
-        if let Some(path) = options.plot.filter(|_| is_first) {
-            curve::draw(&path, &losses)?;
-        }
-        if let Some(path) = options.save {
-            let weights = training.weights.iter().zip(&state[1..]);
-            let gathered = weights.map(|(weight, value)| Ok((weight.name.clone(), value.all_gather_to_host(runtime)?)));
-            let gathered: Vec<(String, HostArray)> = gathered.collect::<Result<_, Box<dyn Error>>>()?;
-            if is_first {
-                write_npz(&path, gathered.iter().map(|(name, value)| (name.clone(), value)))?;
-            }
+        if let Some(folder) = options.save {
+            let weights = training.weights.iter().map(|weight| weight.name.as_str()).zip(&state[1..]);
+            let snapshot = Snapshot::new().arrays(weights).value("gpt", &training.gpt).value("alphabet", &alphabet);
+            let checkpoints = Checkpoints::new(runtime, folder);
+            checkpoints.save(steps as u64, snapshot)?;
+            checkpoints.wait()?;
         }
         Ok(())
     })

@@ -425,6 +425,53 @@ fn gradients_have_gradients() {
     assert_eq!(common::floats_of(results[1].data()), [6.0, 12.0, -18.0]);
 }
 
+/// x³ by multiplying in a loop, in which a branch and a loop inside take part.
+#[test]
+fn gradients_of_loops_have_gradients() {
+    let b = Builder::new("second");
+    let x = b.parameter("x", F32, &[3]);
+    let cube = b.fori_loop(0, 3, &[x.ones_like()], |i, s| {
+        let times = b.fori_loop(0, 1, &[s[0]], |_, s| vec![s[0] * x])[0];
+        b.cond(i.lt(5), || vec![times], || vec![s[0].sin()])
+    })[0];
+    let first = b.grad(cube.sum(&[]), &[x])[0];
+    let second = b.grad(first.sum(&[]), &[x])[0];
+    let third = b.grad(second.sum(&[]), &[x])[0];
+    let array = HostArray::new(F32, vec![3], common::bytes_of(&[1.0, 2.0, -3.0])).unwrap();
+    let results = run(b.build(&[cube, first, second, third]).unwrap(), &[array]);
+    let expected = [[1.0, 8.0, -27.0], [3.0, 12.0, 27.0], [6.0, 12.0, -18.0], [6.0, 6.0, 6.0]];
+    for (result, expected) in results.iter().zip(expected) {
+        assert_eq!(common::floats_of(result.data()), expected);
+    }
+}
+
+/// Training inside of a loop: each turn takes a gradient.
+#[test]
+fn a_loop_may_take_gradients() {
+    let b = Builder::new("descent");
+    let (x, rate) = (b.parameter("x", F32, &[2]), b.parameter("rate", F32, &[]));
+    let end = b.fori_loop(0, 3, &[x], |_, s| {
+        let squares = b.fori_loop(0, 2, &[s[0]], |_, inner| vec![inner[0] * s[0]])[0];
+        vec![s[0] - b.grad(squares.sum(&[]), &[s[0]])[0] * rate]
+    })[0];
+    let by_rate = b.grad(end.sum(&[]), &[rate])[0];
+    let arguments = [(vec![2], vec![1.0, 2.0]), (vec![], vec![0.125])]
+        .map(|(dims, values)| HostArray::new(F32, dims, common::bytes_of(&values)).unwrap());
+    let results = run(b.build(&[end, by_rate]).unwrap(), &arguments);
+    let (mut at, mut slope) = ([1.0f32, 2.0], [0.0f32; 2]);
+    for _ in 0..3 {
+        for (x, slope) in at.iter_mut().zip(&mut slope) {
+            *slope += -3.0 * *x * *x - 0.125 * 6.0 * *x * *slope;
+            *x -= 0.125 * 3.0 * *x * *x;
+        }
+    }
+    for (found, expected) in common::floats_of(results[0].data()).into_iter().zip(at) {
+        assert!((found - expected).abs() < 1e-5, "{found} {expected}");
+    }
+    let found = common::floats_of(results[1].data())[0];
+    assert!((found - slope[0] - slope[1]).abs() < 1e-4, "{found} {slope:?}");
+}
+
 /// Every element type that arithmetic knows goes through constants and a sum.
 #[test]
 fn numbers_take_the_type_beside_them() {
@@ -438,7 +485,7 @@ fn numbers_take_the_type_beside_them() {
 }
 
 /// Smooth steps of a computation on an array of three dimensions, in f64.
-const STEPS: [for<'b> fn(&'b Builder, Op<'b>) -> Op<'b>; 18] = [
+const STEPS: [for<'b> fn(&'b Builder, Op<'b>) -> Op<'b>; 24] = [
     |_, x| x.tanh(),
     |_, x| x.sin() * x,
     |_, x| x.sigmoid() / (x * x + 1),
@@ -457,6 +504,15 @@ const STEPS: [for<'b> fn(&'b Builder, Op<'b>) -> Op<'b>; 18] = [
     |_, x| x.pad(0, &[(1, 0, 0), (0, 1, 1), (0, 0, 0)]).slice(0, 0..2),
     |b, x| x.take(b.iota(S32, &[3], 0) % 2, 1),
     |_, x| x.max(x.sin()) + x.erf() - (x * 0.1).expm1(),
+    |b, x| b.fori_loop(-1, 2, &[x], |i, s| vec![(s[0] * x).sin() + i.convert(DType::F64)])[0],
+    |b, x| {
+        let scanned = b.scan(&[x.index(0, 0)], &[x], |s, x| (vec![(s[0] * x[0]).tanh()], vec![s[0].cos() * x[0]]));
+        scanned.1[0] + scanned.0[0]
+    },
+    |b, x| b.cond(x.sum(&[]).gt(0), || vec![x.sin() * x], || vec![(x * 0.5).exp()])[0],
+    |_, x| x.sort(-1) * x,
+    |_, x| x.cumsum(1) * 0.5,
+    |_, x| (x * 0.2 + 1).product(&[0]).expand_dims(0) * x,
 ];
 
 proptest! {

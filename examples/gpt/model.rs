@@ -1,10 +1,12 @@
 //! A small GPT over characters: `train_gpt` trains it, `batched_inference` writes with it.
 
+use serde::{Deserialize, Serialize};
 use spmd_run::builder::Op;
 use spmd_run::dtype::DType::S32;
 use spmd_run::mesh::PartitionSpec;
 
 /// The sizes of a model.
+#[derive(Serialize, Deserialize)]
 pub struct Gpt {
     /// Different characters.
     pub vocabulary: i64,
@@ -84,9 +86,11 @@ impl Gpt {
 }
 
 /// The characters of a text, each known by its place in the order of their codes.
+#[derive(Serialize, Deserialize)]
 pub struct Alphabet(Vec<u8>);
 
 impl Alphabet {
+    #[allow(dead_code, reason = "inference has the alphabet of the training")]
     pub fn of(text: &[u8]) -> Alphabet {
         let mut characters = text.to_vec();
         characters.sort_unstable();
@@ -94,6 +98,7 @@ impl Alphabet {
         Alphabet(characters)
     }
 
+    #[allow(dead_code, reason = "inference has the sizes of the training")]
     pub fn len(&self) -> i64 {
         self.0.len() as i64
     }
@@ -103,5 +108,12 @@ impl Alphabet {
         let place = |character| self.0.binary_search(character);
         let token = |character| place(character).or_else(|_| place(&b' ')).unwrap_or(0) as i32;
         text.iter().map(token).collect()
+    }
+
+    /// The text of tokens.
+    #[allow(dead_code, reason = "training writes no text")]
+    pub fn decode(&self, tokens: &[i32]) -> String {
+        let character = |&token: &i32| self.0.get(token as usize).copied().unwrap_or(b' ');
+        String::from_utf8_lossy(&tokens.iter().map(character).collect::<Vec<u8>>()).into_owned()
     }
 }
