@@ -209,7 +209,11 @@ fn main() -> ExitCode {
 
         if runtime.process_index() == 0 {
             let (ready, done) = (compiled - started, compiled.elapsed());
-            eprintln!("{steps} steps in {:.3} s, after {:.3} s of preparations", done.as_secs_f64(), ready.as_secs_f64());
+            eprintln!(
+                "{steps} steps in {:.3} s, after {:.3} s of preparations",
+                done.as_secs_f64(),
+                ready.as_secs_f64()
+            );
             options.plot.map_or(Ok(()), |path| curve::draw(&path, &losses))?;
         }
         if let Some(folder) = options.save {

@@ -73,13 +73,17 @@ impl Builder {
         condition: impl FnOnce(&[Op<'b>]) -> Op<'b>,
         body: impl FnOnce(&[Op<'b>]) -> Vec<Op<'b>>,
     ) -> Vec<Op<'b>> {
-        self.repeat(init, condition, body).map_or_else(|| vec![self.failed(); init.len()], |made| made.elements(init.len()))
+        self.repeat("while_loop", 0, init, condition, body)
+            .map_or_else(|| vec![self.failed(); init.len()], |made| made.elements(init.len()))
     }
 
-    /// The loop itself, whose result is a tuple of the state and what it captures; `None` after an error.
+    /// The loop itself, whose result is a tuple of the state and what it captures; `None` after an error. Messages call it
+    /// `what` and do not count the first `hidden` arrays of the state.
     #[track_caller]
     fn repeat<'b>(
         &'b self,
+        what: &str,
+        hidden: usize,
         init: &[Op<'b>],
         condition: impl FnOnce(&[Op<'b>]) -> Op<'b>,
         body: impl FnOnce(&[Op<'b>]) -> Vec<Op<'b>>,
@@ -96,8 +100,8 @@ impl Builder {
         let (steps, state) = self.open_body("body", &shapes, location);
         let captured = self.graph().capture_like(steps, &known, location);
         let next = body(&state);
-        let root = captured.and_then(|()| self.next_state(steps, &shapes, &next, location));
-        let root = self.handle("while", root, location).id;
+        let root = captured.and_then(|()| self.next_state(steps, &shapes, &next, hidden, location));
+        let root = self.handle(what, root, location).id;
         self.graph().close(steps, root);
         root?;
 
@@ -123,13 +127,14 @@ impl Builder {
         init: &[Op<'b>],
         body: impl FnOnce(Op<'b>, &[Op<'b>]) -> Vec<Op<'b>>,
     ) -> Vec<Op<'b>> {
-        let made = self.count_through(start, end, init, body);
+        let made = self.count_through("fori_loop", start, end, init, body);
         made.map_or_else(|| vec![self.failed(); init.len()], |made| made.elements(init.len() + 1).split_off(1))
     }
 
     #[track_caller]
     fn count_through<'b>(
         &'b self,
+        what: &str,
         start: i32,
         end: i32,
         init: &[Op<'b>],
@@ -137,6 +142,8 @@ impl Builder {
     ) -> Option<Op<'b>> {
         let state = [&[self.scalar(DType::S32, start)], init].concat();
         let made = self.repeat(
+            what,
+            1,
             &state,
             |state| state[0].lt(end),
             |state| {
@@ -181,7 +188,7 @@ impl Builder {
         let failed = || (vec![self.failed(); init.len()], Vec::new());
         let Some(turns) = self.common_length(arrays) else { return failed() };
         let mut results = Vec::new();
-        let made = self.count_through(0, turns, init, |index, state| {
+        let made = self.count_through("scan", 0, turns, init, |index, state| {
             let mut slices = Vec::with_capacity(arrays.len());
             for array in arrays {
                 slices.push(array.slice_at(index));
@@ -294,10 +301,12 @@ impl Builder {
         body: u32,
         shapes: &[ShapeProto],
         next: &[Op<'_>],
+        hidden: usize,
         location: &'static Location<'static>,
     ) -> Result<OpId, String> {
         if next.len() != shapes.len() {
-            return Err(format!("the state has {} arrays, and the body returns {}", shapes.len(), next.len()));
+            let (expected, found) = (shapes.len() - hidden, next.len().saturating_sub(hidden));
+            return Err(format!("the state has {expected} arrays, and the body returns {found}"));
         }
         let mut own = Vec::with_capacity(next.len());
         for (index, (next, shape)) in next.iter().zip(shapes).enumerate() {
@@ -305,6 +314,7 @@ impl Builder {
             let found = (*self.graph().instruction(next).shape).clone();
             if !shape::compatible(&found, shape) {
                 let (expected, found) = (shape::text_without_layout(shape), shape::text_without_layout(&found));
+                let index = index.saturating_sub(hidden);
                 return Err(format!("array {index} of the state is {expected}, and the body makes {found} of it"));
             }
             own.push(next);

@@ -71,11 +71,11 @@ fn wrong_functions_are_explained() {
     insta::assert_snapshot!(message(|b| {
         let x = b.parameter("x", F32, &[3]);
         b.while_loop(&[x], |s| s[0].sum(&[]).lt(3), |s| vec![s[0].sum(&[])]);
-    }), @"while: array 0 of the state is f32[3], and the body makes f32[] of it");
+    }), @"while_loop: array 0 of the state is f32[3], and the body makes f32[] of it");
     insta::assert_snapshot!(message(|b| {
         let x = b.parameter("x", F32, &[3]);
         b.while_loop(&[x], |s| s[0].sum(&[]).lt(3), |_| vec![]);
-    }), @"while: the state has 1 arrays, and the body returns 0");
+    }), @"while_loop: the state has 1 arrays, and the body returns 0");
     insta::assert_snapshot!(message(|b| {
         let x = b.parameter("x", F32, &[3]);
         let mut inner = None;
@@ -112,7 +112,7 @@ fn wrong_loops_and_their_derivatives_are_explained() {
     insta::assert_snapshot!(message(|b| {
         let x = b.parameter("x", F32, &[3, 2]);
         b.scan(&[b.scalar(F32, 0)], &[x], |_, x| (vec![x[0]], vec![]));
-    }), @"while: array 1 of the state is f32[], and the body makes f32[2] of it");
+    }), @"scan: array 0 of the state is f32[], and the body makes f32[2] of it");
     insta::assert_snapshot!(message(|b| {
         let x = b.parameter("x", F32, &[4]);
         let (_, made) = b.scan(&[x.sum(&[])], &[x], |s, x| (vec![s[0].while_less(x[0])], vec![s[0]]));

@@ -77,7 +77,10 @@ fn shardings_for_shardy_are_those_of_jax() {
     assert_eq!(mesh().to_shardy(), r#"<["data"=2, "model"=4]>"#);
     let shardy = |spec: PartitionSpec, rank| mesh().sharding(&spec).unwrap().to_shardy("mesh", rank);
     assert_eq!(shardy(("data", None).into(), 2).unwrap(), r#"#sdy.sharding<@mesh, [{"data"}, {}]>"#);
-    assert_eq!(shardy((None, ["model", "data"]).into(), 2).unwrap(), r#"#sdy.sharding<@mesh, [{}, {"model", "data"}]>"#);
+    assert_eq!(
+        shardy((None, ["model", "data"]).into(), 2).unwrap(),
+        r#"#sdy.sharding<@mesh, [{}, {"model", "data"}]>"#
+    );
     assert_eq!(shardy(().into(), 0).unwrap(), "#sdy.sharding<@mesh, []>");
     assert_eq!(shardy(("data",).into(), 3).unwrap(), r#"#sdy.sharding<@mesh, [{"data"}, {}, {}]>"#);
     let reversed = Mesh::with_devices(&[("x\"", 4)], vec![3, 2, 1, 0]).unwrap();

@@ -43,7 +43,8 @@ impl<'b> Site<'b> {
             };
             let mut parts = pulled.pop().unwrap_or_default();
             parts.resize(state.len(), None);
-            let part_or_zeros = |(&index, current): (&usize, &Op<'b>)| parts[index].unwrap_or_else(|| current.zeros_like());
+            let part_or_zeros =
+                |(&index, current): (&usize, &Op<'b>)| parts[index].unwrap_or_else(|| current.zeros_like());
             at.iter().zip(current).map(part_or_zeros).collect()
         });
         outcome?;

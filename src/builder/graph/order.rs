@@ -11,9 +11,8 @@ pub(super) fn index_of(id: i64) -> usize {
 /// derivatives makes earlier instructions use later ones. Else they stay in the order in which they were added.
 pub(super) fn put_in_order(computation: &mut HloComputationProto) {
     let instructions = std::mem::take(&mut computation.instructions);
-    let order = ordered(&instructions, &[index_of(computation.root_id)], |instruction| {
-        instruction.opcode == "parameter"
-    });
+    let order =
+        ordered(&instructions, &[index_of(computation.root_id)], |instruction| instruction.opcode == "parameter");
     let mut ids = vec![0; instructions.len()];
     for (place, &index) in order.iter().enumerate() {
         ids[index] = computation.id << 32 | place as i64;

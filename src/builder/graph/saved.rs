@@ -22,8 +22,23 @@ pub(super) struct Reverse {
 
 /// Operations that cost less than to keep their results.
 const CHEAP: [&str; 17] = [
-    "add", "and", "bitcast-convert", "broadcast", "compare", "concatenate", "convert", "dynamic-slice", "iota", "multiply",
-    "negate", "pad", "reshape", "reverse", "slice", "subtract", "transpose",
+    "add",
+    "and",
+    "bitcast-convert",
+    "broadcast",
+    "compare",
+    "concatenate",
+    "convert",
+    "dynamic-slice",
+    "iota",
+    "multiply",
+    "negate",
+    "pad",
+    "reshape",
+    "reverse",
+    "slice",
+    "subtract",
+    "transpose",
 ];
 
 impl Graph {
@@ -205,12 +220,7 @@ impl Graph {
         Ok(place)
     }
 
-    fn literal(
-        &mut self,
-        computation: u32,
-        number: i32,
-        location: &'static Location<'static>,
-    ) -> Result<OpId, String> {
+    fn literal(&mut self, computation: u32, number: i32, location: &'static Location<'static>) -> Result<OpId, String> {
         let literal = crate::builder::constant::integer(number).map_err(|error| error.to_string())?;
         let constant = HloInstructionProto::from(HloInstructionCommon {
             opcode: "constant".to_owned(),
@@ -255,12 +265,7 @@ impl Graph {
         self.insert(operands[0].computation, opcode, instruction, operands, &[], location)
     }
 
-    fn element(
-        &mut self,
-        tuple: OpId,
-        index: i64,
-        location: &'static Location<'static>,
-    ) -> Result<OpId, String> {
+    fn element(&mut self, tuple: OpId, index: i64, location: &'static Location<'static>) -> Result<OpId, String> {
         let element = HloInstructionProto::from(HloInstructionCommon {
             opcode: "get-tuple-element".to_owned(),
             tuple_index: index,
