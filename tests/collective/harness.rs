@@ -8,8 +8,8 @@ use spmd_run::channel::Identity;
 use spmd_run::collective::{
     CollectiveError, CollectiveSpec, Communicator, Input, Limits, Output, ProgramCollectives, World,
 };
-use spmd_run::transport::mesh::{Choice, Mesh, connect_mesh};
 use spmd_run::transport::Transport;
+use spmd_run::transport::mesh::{Choice, Mesh, connect_mesh};
 
 pub const SECRET: &[u8] = b"the secret of this job";
 pub const PATIENCE: Duration = Duration::from_secs(60);
