@@ -66,7 +66,8 @@ impl Identity {
         let own = named("spmd-run process").signed_by(&own_key, &Issuer::new(authority, key)).map_err(failed)?;
         let own_key = PrivatePkcs8KeyDer::from(own_key.serialize_der());
         let mut roots = RootCertStore::empty();
-        let made = roots.add(trusted).and_then(|()| Identity::new(roots, vec![own.der().clone()], own_key.into()));
+        let made =
+            roots.add(trusted).and_then(|()| Identity::new(roots, vec![own.der().clone()], own_key.into(), provider()));
         made.map_err(|error| IdentityError::Generation(error.to_string()))
     }
 
@@ -90,18 +91,18 @@ impl Identity {
             error => wrong(&certificate, error),
         })?;
         let own_key = PrivateKeyDer::from_pem_file(&key).map_err(|error| wrong(&key, error))?;
-        Identity::new(roots, chain, own_key).map_err(|error| match error {
+        Identity::new(roots, chain, own_key, provider()).map_err(|error| match error {
             Error::InconsistentKeys(_) => wrong(&key, format!("it is not the key of {}", certificate.display())),
             error => wrong(&key, error),
         })
     }
 
-    fn new(
+    pub(super) fn new(
         roots: RootCertStore,
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
+        provider: Arc<CryptoProvider>,
     ) -> Result<Identity, Error> {
-        let provider = provider();
         let clients = clients(&roots)?;
         let members = Arc::new(Members { roots, algorithms: provider.signature_verification_algorithms });
         let client = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_protocol_versions(&[&TLS13])?;
@@ -135,7 +136,7 @@ impl fmt::Debug for Identity {
     }
 }
 
-fn provider() -> Arc<CryptoProvider> {
+pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use spmd_run::channel::Identity;
 use spmd_run::collective::{
     CollectiveError, CollectiveSpec, Communicator, Input, Limits, Output, ProgramCollectives, World,
 };
@@ -31,18 +32,26 @@ pub enum Paths {
     Rings,
     /// Processes with an odd index use TCP only.
     Mixed,
+    /// TCP, encrypted.
+    Tls,
+    /// As `Mixed`, encrypted.
+    MixedTls,
 }
 
-pub const ALL_PATHS: [Paths; 4] = [Paths::Tcp, Paths::Shm, Paths::Rings, Paths::Mixed];
+pub const ALL_PATHS: [Paths; 6] = [Paths::Tcp, Paths::Shm, Paths::Rings, Paths::Mixed, Paths::Tls, Paths::MixedTls];
 
 impl Paths {
     fn choice(self, process: usize) -> Choice {
         match self {
-            Paths::Tcp => Choice::Tcp,
+            Paths::Tcp | Paths::Tls => Choice::Tcp,
             Paths::Shm | Paths::Rings => Choice::Shm,
-            Paths::Mixed if process % 2 == 1 => Choice::Tcp,
-            Paths::Mixed => Choice::Auto,
+            Paths::Mixed | Paths::MixedTls if process % 2 == 1 => Choice::Tcp,
+            Paths::Mixed | Paths::MixedTls => Choice::Auto,
         }
+    }
+
+    fn identity(self) -> Option<Identity> {
+        matches!(self, Paths::Tls | Paths::MixedTls).then(|| Identity::of_secret(&[7; 32]).unwrap())
     }
 }
 
@@ -61,7 +70,7 @@ pub fn connect(
                 if paths == Paths::Rings {
                     forbid_reading_of_memory();
                 }
-                connect_mesh(index as u32, listener, &addresses, SECRET, choice, PATIENCE).unwrap()
+                connect_mesh(index as u32, listener, &addresses, SECRET, paths.identity(), choice, PATIENCE).unwrap()
             })
         })
         .collect();
@@ -123,7 +132,11 @@ impl Job {
     ) -> Job {
         let communicators = (0..devices_per_process.len())
             .map(|process| {
-                let world = World { process_index: process as u32, devices_per_process: devices_per_process.to_vec() };
+                let world = World {
+                    process_index: process as u32,
+                    devices_per_process: devices_per_process.to_vec(),
+                    slices: vec![],
+                };
                 Communicator::new(world, transports.next(), Limits { timeout }).unwrap()
             })
             .collect();

@@ -80,8 +80,8 @@ proptest! {
 /// All kinds with messages that take the way of large ones, on layouts of every sort.
 #[test]
 fn large_arrays() {
-    let layouts = [&[1, 1][..], &[1, 1], &[2, 1, 1], &[3, 1, 2], &[1, 2, 1, 1]];
-    let paths = [Paths::Tcp, Paths::Shm, Paths::Rings, Paths::Mixed, Paths::Shm];
+    let layouts = [&[1, 1][..], &[1, 1], &[2, 1, 1], &[3, 1, 2], &[1, 2, 1, 1], &[1, 1]];
+    let paths = [Paths::Tcp, Paths::Shm, Paths::Rings, Paths::Mixed, Paths::Shm, Paths::Tls];
     for (seed, (layout, paths)) in layouts.into_iter().zip(paths).enumerate() {
         let kinds: Vec<(usize, bool)> = (0..KINDS).map(|kind| (kind, true)).collect();
         check(layout, paths, &kinds, seed as u64);
