@@ -4,10 +4,14 @@ mod harness;
 
 use std::ffi::OsString;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
+use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
+use harness::job::plan as plan_job;
 use harness::{Outcome, spmd_run};
 
 /// The file of an example. Cargo builds examples by itself only when it is asked for no tests in particular.
@@ -121,4 +125,66 @@ fn a_program_that_is_not_there_is_named() {
     let outcome = spmd_run(["-n", "2", "--", "target/no such program"]);
     assert_eq!(outcome.code, Some(1), "{outcome:?}");
     assert!(outcome.stderr.contains("target/no such program: No such file"), "{}", outcome.stderr);
+}
+
+/// How often a job is killed; once for each of these random numbers.
+fn kills() -> u64 {
+    std::env::var("SPMD_TEST_KILLS").map_or(3, |kills| kills.parse().expect("SPMD_TEST_KILLS is a number"))
+}
+
+/// The last line that `resume_after_kill` prints: the loss with its bits.
+fn last_loss(outcome: &Outcome) -> &str {
+    outcome.stdout.lines().last().filter(|line| line.starts_with("step 120: loss ")).expect("a loss")
+}
+
+/// Checks that all that looks like a checkpoint is one.
+fn assert_whole(folder: &Path) {
+    let checkpoints = std::fs::read_dir(folder).expect("checkpoints").map(|entry| entry.expect("an entry").path());
+    let checkpoints: Vec<PathBuf> =
+        checkpoints.filter(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes()[0] != b'.')).collect();
+    assert_eq!(checkpoints.len(), 3, "{checkpoints:?}");
+    for checkpoint in checkpoints {
+        let manifest = std::fs::read(checkpoint.join("manifest.json")).expect("a manifest");
+        let manifest: serde_json::Value = serde_json::from_slice(&manifest).expect("a whole manifest");
+        for (file, length) in manifest["files"].as_object().expect("files") {
+            let metadata = std::fs::metadata(checkpoint.join(file)).expect("a file");
+            assert_eq!(Some(metadata.len()), length.as_u64(), "{}: {file}", checkpoint.display());
+        }
+    }
+}
+
+#[test]
+fn a_killed_job_ends_with_the_same_loss() {
+    let plan = |folder: &Path, restarts: &str| {
+        let (checkpoints, logs) = (folder.join("checkpoints"), folder.join("logs"));
+        let job =
+            ["-n", "2", "--devices-per-process", "2", "--max-restarts", restarts, "--log-dir"].map(OsString::from);
+        let program = [logs.into(), "--".into(), example("resume_after_kill").into(), checkpoints.into(), "120".into()];
+        plan_job(job.into_iter().chain(program))
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let undisturbed = plan(folder.path(), "0").run().success("an undisturbed run");
+    let expected = last_loss(&undisturbed);
+    for kill in 0..kills() {
+        // Which process, at which step, and how long after it: checkpoints are written meanwhile.
+        let random = blake3::hash(format!("{kill} {}", std::process::id()).as_bytes());
+        let [process, step, delay, ..] = *random.as_bytes();
+        let (victim, step) = (u32::from(process % 2), u64::from(step) % 11 * 10 + 10);
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut job = plan(folder.path(), "1").start();
+        let log = folder.path().join("logs/process-0.out");
+        let has_come = || std::fs::read_to_string(&log).is_ok_and(|log| log.contains(&format!("step {step}: ")));
+        while !has_come() && job.child.try_wait().expect("a child's status").is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_micros(u64::from(delay) * 100));
+        let what = format!("killed process {victim} {} ms after step {step}", f64::from(delay) / 10.0);
+        let pid = job.controllers().get(&victim).and_then(|&pid| Pid::from_raw(pid as i32));
+        // It may have ended by now.
+        let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
+        let outcome = job.finish().success(&what);
+        assert_eq!(last_loss(&outcome), expected, "{what}\n{outcome:?}");
+        assert_whole(&folder.path().join("checkpoints"));
+        eprintln!("{what}: {} restarts", outcome.stderr.matches("restart 1 of 1").count());
+    }
 }

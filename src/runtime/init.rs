@@ -4,6 +4,7 @@ use std::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use crate::cluster::{self, ClusterError, Detected, Environment, Part};
@@ -88,11 +89,16 @@ impl Runtime {
         self.world.process_count()
     }
 
-    /// Leaves the job in order, once all processes want to.
+    /// Leaves the job in order, once all processes want to. What goes on in the background, as the writing of a checkpoint, is
+    /// finished first.
     ///
     /// # Errors
-    /// Another process fails, or does not come.
+    /// That has failed, another process fails, or does not come.
     pub fn shutdown(&self) -> Result<(), RuntimeError> {
+        let unfinished = std::mem::take(&mut *self.unfinished.lock().unwrap_or_else(PoisonError::into_inner));
+        for finish in unfinished {
+            finish().map_err(RuntimeError::Background)?;
+        }
         Ok(self.world.shutdown()?)
     }
 }

@@ -8,16 +8,18 @@ mod error;
 mod executable;
 mod init;
 mod join;
+pub mod multihost;
 mod pipeline;
 mod plan;
+mod preemption;
 mod program;
 mod topology;
 mod world;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::channel::Identity;
@@ -51,8 +53,13 @@ pub struct Runtime {
     communicator: Arc<Communicator>,
     programs: AtomicU64,
     gatherings: AtomicU64,
+    preemption: OnceLock<preemption::Preemption>,
+    unfinished: Mutex<Vec<Unfinished>>,
     opening: Opening,
 }
+
+/// Something that goes on in the background, to be waited for; its error is a sentence.
+type Unfinished = Box<dyn FnOnce() -> Result<(), String> + Send>;
 
 /// How much longer than the coordinator lets it a collective waits by itself.
 const UNWATCHED: Duration = Duration::from_secs(30);
@@ -155,6 +162,8 @@ impl Runtime {
             communicator,
             programs: AtomicU64::new(0),
             gatherings: AtomicU64::new(0),
+            preemption: OnceLock::new(),
+            unfinished: Mutex::default(),
             opening,
         })
     }
@@ -200,8 +209,13 @@ impl Runtime {
         self.programs.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A number that all processes give the same gathering of an array.
-    fn next_gathering(&self) -> u64 {
+    /// Has [`Runtime::shutdown`] wait for something, and fail if that fails.
+    pub(crate) fn finish_before_shutdown(&self, unfinished: impl FnOnce() -> Result<(), String> + Send + 'static) {
+        self.unfinished.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(unfinished));
+    }
+
+    /// A number that all processes give the same gathering of arrays, or another thing that they do together once.
+    pub(crate) fn next_gathering(&self) -> u64 {
         self.gatherings.fetch_add(1, Ordering::Relaxed)
     }
 }

@@ -106,11 +106,8 @@ fn same_everywhere(runtime: &Runtime, source: &Source) -> Result<(), RuntimeErro
         Source::Hlo(module) => module.proto.encode_to_vec(),
         Source::Mlir(bytes) => bytes.clone(),
     };
-    let fingerprint = *blake3::hash(&bytes).as_bytes();
-    let name = format!("fingerprint/{}", runtime.programs.load(Ordering::Relaxed));
-    let fingerprints = runtime.world.all_gather(&name, fingerprint)?;
-    match fingerprints.iter().position(|other| Some(other) != fingerprints.first()) {
-        Some(other) => Err(RuntimeError::OtherProgram { process: other as u32 }),
-        None => Ok(()),
-    }
+    let hash = blake3::hash(&bytes).to_hex();
+    let fact = format!("{} bytes, BLAKE3 {}", bytes.len(), &hash[..16]);
+    let number = runtime.programs.load(Ordering::Relaxed);
+    runtime.world.agree(&format!("program/{number}/same"), &[(format!("program {number}"), fact)])
 }

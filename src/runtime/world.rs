@@ -104,6 +104,22 @@ impl World {
         gathered.iter().map(|bytes| decode(name, bytes)).collect()
     }
 
+    /// Puts up a notice that all processes can see; again is no error.
+    pub fn post(&self, name: &str) -> Result<(), WorldError> {
+        match &self.member {
+            Some(rendezvous) => Ok(rendezvous.put(name, &[])?),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether another process has put up this notice.
+    pub fn is_posted(&self, name: &str) -> Result<bool, WorldError> {
+        match &self.member {
+            Some(rendezvous) => Ok(rendezvous.try_get(name)?.is_some()),
+            None => Ok(false),
+        }
+    }
+
     /// Waits until every process is here.
     pub fn barrier(&self, name: &str) -> Result<(), WorldError> {
         match &self.member {
