@@ -88,6 +88,11 @@ impl Identity {
             Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer) => {
                 wrong(&certificate, format!("it is not of the authority in {}", authority.display()))
             }
+            // What openssl makes unless it is told of extensions.
+            error if error.to_string().contains("UnsupportedCertVersion") => wrong(
+                &certificate,
+                "it is of X.509 version 1, and version 3 is needed: openssl x509 -req takes -extfile",
+            ),
             error => wrong(&certificate, error),
         })?;
         let own_key = PrivateKeyDer::from_pem_file(&key).map_err(|error| wrong(&key, error))?;
