@@ -16,6 +16,7 @@ use spmd_run::partition::{self, CountSource};
 use spmd_run::pjrt::Plugin;
 use spmd_run::runtime::Plan;
 
+use super::job::slice_of;
 use super::launch;
 use super::program::{ProgramOptions, load_plugin};
 use super::{Failure, Format};
@@ -32,6 +33,10 @@ pub struct Options {
     /// Devices of each process [default: the program's devices ÷ N]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=2048))]
     devices_per_process: Option<u32>,
+
+    /// Slices that the processes are divided into, in order
+    #[arg(long, value_name = "S", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    slices: u32,
 
     /// Print the program in this form instead of the report [default with --stage: hlo]
     #[arg(long, value_enum)]
@@ -128,6 +133,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
     let plugin = || load_plugin(options.plugin.as_deref());
     let counts = options.program.counts(&program, &bytes, plugin)?;
     let plan = options.program.plan(&program, counts, options.processes, options.devices_per_process)?;
+    slice_of(0, options.processes, options.slices)?;
     let output = if options.emit.is_some() || options.stage.is_some() {
         options.module(&bytes, program, form, plan)?
     } else {
@@ -136,7 +142,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
             form,
             num_replicas_from: counted_by(options.program.num_replicas, counts.replicas, plan.replicas),
             num_partitions_from: counted_by(options.program.num_partitions, counts.partitions, plan.partitions),
-            inspection: inspect::inspect(&plugin()?, program, plan, !options.no_compile)
+            inspection: inspect::inspect(&plugin()?, program, plan, options.slices, !options.no_compile)
                 .map_err(|error| options.program.failure(&bytes, error))?,
         };
         match options.format {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use spmd_run::cluster::{self, Detected, Environment};
+use spmd_run::cluster::{self, Detected, Environment, Part};
 use spmd_run::launch::{ControllerEnv, Settings};
 use spmd_run::plugins;
 use spmd_run::rendezvous::{Abort, Heartbeat, JobToken, JoinError, JoinOptions, Tls};
@@ -73,8 +73,9 @@ pub struct JobOptions {
     #[command(flatten)]
     launch: LaunchOptions,
 
-    #[command(flatten)]
-    later: LaterOptions,
+    /// Slices that the processes are divided into, in order; a scheduler may say it, too
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    slices: Option<u32>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -113,13 +114,6 @@ impl TlsOptions {
             _ => Ok(()),
         }
     }
-}
-
-/// Options whose names are taken, so that they get a better answer than "unknown flag".
-#[derive(Args)]
-struct LaterOptions {
-    #[arg(long, hide = true)]
-    slices: Option<u32>,
 }
 
 /// Who this process is.
@@ -201,6 +195,7 @@ impl JobOptions {
         }
         let settings = Settings {
             devices_per_process: self.devices_per_process(),
+            slices: self.slices,
             plugin: self.plugin.clone(),
             rendezvous_timeout: self.rendezvous_timeout,
             stall_timeout: self.stall_timeout,
@@ -227,7 +222,7 @@ impl JobOptions {
 
     /// Decides who this process is, by the options and the environment; `devices` as for [`JobOptions::run`].
     pub fn role(&self, devices: impl FnOnce() -> Result<Option<u32>, Failure>) -> Result<Role, Failure> {
-        self.refuse_later_options()?;
+        self.refuse_missing_transport()?;
         if let Some(environment) = ControllerEnv::from_env().map_err(Failure::wrong_usage)? {
             let ControllerEnv { coordinator, listener, process_index, process_count, token } = environment;
             if process_count == 1 && !self.control.is_watched() {
@@ -241,7 +236,7 @@ impl JobOptions {
             let options = self.control.watch(JoinOptions {
                 host_coordinator: listener,
                 token,
-                ..self.join_options(coordinator, process_index, process_count)
+                ..self.join_options(coordinator, process_index, process_count)?
             })?;
             return Ok(Role::Controller(Membership::Launched(options).into()));
         }
@@ -249,7 +244,7 @@ impl JobOptions {
         if self.launch.are_over_hosts() {
             self.refuse_options_of_members("--hosts starts all processes itself")?;
             let shares = self.launch.shares(processes()?)?.into_iter().flatten();
-            return Ok(Role::Launcher { processes: shares.map(|share| share.processes).sum() });
+            return self.launcher(shares.map(|share| share.processes).sum());
         }
         if let (Some(coordinator), Some(process_index), Some(process_count)) =
             (&self.coordinator, self.process_id, self.processes)
@@ -265,7 +260,7 @@ impl JobOptions {
             let options = JoinOptions {
                 host_coordinator,
                 token,
-                ..self.join_options(coordinator.clone(), process_index, process_count)
+                ..self.join_options(coordinator.clone(), process_index, process_count)?
             };
             return Ok(Role::Controller(Membership::ByHand(self.control.watch(options)?, None).into()));
         }
@@ -291,6 +286,22 @@ impl JobOptions {
         }
         if let Some(single) = single.filter(|_| processes > 1) {
             tracing::info!("{} started one process: -n {processes} starts {processes} on this host", single.scheduler);
+        }
+        self.launcher(processes)
+    }
+
+    /// The one that starts this many processes.
+    fn launcher(&self, processes: u32) -> Result<Role, Failure> {
+        slice_of(0, processes, self.slices.unwrap_or(1))?;
+        let of_others = std::env::var(cluster::MEGASCALE_NUM_SLICES)
+            .ok()
+            .filter(|count| *count != self.slices.unwrap_or(1).to_string());
+        if let Some(count) = of_others {
+            tracing::warn!(
+                "{}={count} is set, and this job has {} slice(s): it may be left over from another job; give --slices",
+                cluster::MEGASCALE_NUM_SLICES,
+                self.slices.unwrap_or(1)
+            );
         }
         Ok(Role::Launcher { processes })
     }
@@ -360,13 +371,21 @@ impl JobOptions {
         } else {
             tracing::debug!("{detected}");
         }
-        let options = JoinOptions {
+        let mut options = JoinOptions {
             host_coordinator,
             token,
-            slice: detected.slice.map_or(0, |slice| slice.index),
             expected_hosts: detected.hosts,
-            ..self.join_options(coordinator, process_index, process_count)
+            ..self.join_options(coordinator, process_index, process_count)?
         };
+        if let Some(slice) = detected.slice {
+            if let Some(slices) = self.slices.filter(|&slices| slices != slice.count) {
+                return Err(Failure::usage(format!(
+                    "--slices {slices}: {scheduler} says that there are {}: leave it out",
+                    slice.count
+                )));
+            }
+            options.slice = slice.index;
+        }
         Ok(Membership::ByHand(self.control.watch(options)?, session))
     }
 
@@ -386,15 +405,21 @@ impl JobOptions {
     }
 
     /// What a process says when it joins, as far as the options go.
-    fn join_options(&self, coordinator: String, process_index: u32, process_count: u32) -> JoinOptions {
-        JoinOptions {
+    fn join_options(
+        &self,
+        coordinator: String,
+        process_index: u32,
+        process_count: u32,
+    ) -> Result<JoinOptions, Failure> {
+        Ok(JoinOptions {
+            slice: slice_of(process_index, process_count, self.slices.unwrap_or(1))?,
             tls: self.tls.chosen(),
             heartbeat: Heartbeat::within(self.stall_timeout),
             ..JoinOptions::new(coordinator, process_index, process_count, self.rendezvous_timeout)
-        }
+        })
     }
 
-    fn refuse_later_options(&self) -> Result<(), Failure> {
+    fn refuse_missing_transport(&self) -> Result<(), Failure> {
         if self.transport == Transport::Mpi && !cfg!(feature = "mpi") {
             return Err(Failure::usage(
                 "--transport mpi: this spmd-run was built without MPI: build it with `cargo install --path . --features \
@@ -404,11 +429,7 @@ impl JobOptions {
         if self.transport == Transport::Mpi && self.tls.chosen().is_some() {
             return Err(Failure::usage("--tls: MPI sends the data as it is: take --transport tcp or leave --tls out"));
         }
-        let later = [("--slices", self.later.slices.is_some())];
-        match later.iter().find(|(_, given)| *given) {
-            Some((option, _)) => Err(Failure::usage(format!("{option} is not part of this version"))),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }
 
@@ -445,6 +466,14 @@ impl Membership {
             None => failure,
         })
     }
+}
+
+/// The slice of a process, when all are divided into this many.
+pub(super) fn slice_of(process_index: u32, process_count: u32, slices: u32) -> Result<u32, Failure> {
+    let slice = Part::slice(process_index, process_count, slices);
+    let uneven =
+        || format!("--slices {slices}: {process_count} process(es) cannot be divided into that many of equal size");
+    Ok(slice.ok_or_else(|| Failure::usage(uneven()))?.index)
 }
 
 /// Whether a program can be started, where the system will look for it: what is wrong is then said once.

@@ -8,6 +8,8 @@ use crate::rendezvous::Tls;
 
 /// The number of devices that each process makes.
 pub const DEVICES_PER_PROCESS: &str = "SPMD_DEVICES_PER_PROCESS";
+/// The number of slices that the processes are divided into.
+pub const SLICES: &str = "SPMD_SLICES";
 /// The plugin's name or path.
 pub const PLUGIN: &str = "SPMD_PLUGIN";
 /// Seconds until all processes must have joined.
@@ -20,13 +22,15 @@ pub const TLS: &str = "SPMD_TLS";
 const TLS_OF_TOKEN: &str = "job";
 
 /// All of them.
-pub(super) const NAMES: [&str; 5] = [DEVICES_PER_PROCESS, PLUGIN, RENDEZVOUS_TIMEOUT, STALL_TIMEOUT, TLS];
+pub(super) const NAMES: [&str; 6] = [DEVICES_PER_PROCESS, SLICES, PLUGIN, RENDEZVOUS_TIMEOUT, STALL_TIMEOUT, TLS];
 
 /// What the user said to `spmd-run`, for a program that joins the job by itself.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// `--devices-per-process`
     pub devices_per_process: Option<u32>,
+    /// `--slices`
+    pub slices: Option<u32>,
     /// `--plugin`
     pub plugin: Option<String>,
     /// `--rendezvous-timeout`
@@ -41,6 +45,7 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             devices_per_process: None,
+            slices: None,
             plugin: None,
             rendezvous_timeout: Duration::from_secs(300),
             stall_timeout: Duration::from_secs(600),
@@ -60,10 +65,11 @@ impl Settings {
 
     fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, EnvironmentError> {
         let mut settings = Settings { plugin: variable(PLUGIN), ..Settings::default() };
-        if let Some(count) = variable(DEVICES_PER_PROCESS) {
+        for (name, place) in [(DEVICES_PER_PROCESS, &mut settings.devices_per_process), (SLICES, &mut settings.slices)]
+        {
+            let Some(count) = variable(name) else { continue };
             let number = count.parse().ok().filter(|&number: &u32| number > 0);
-            settings.devices_per_process =
-                Some(number.ok_or_else(|| wrong(DEVICES_PER_PROCESS, count, "it must be a number above 0"))?);
+            *place = Some(number.ok_or_else(|| wrong(name, count, "it must be a number above 0"))?);
         }
         settings.tls = variable(TLS).map(|text| match &*text {
             TLS_OF_TOKEN => Tls::OfToken,
@@ -81,7 +87,8 @@ impl Settings {
 
     /// The environment variables that say the same.
     pub fn to_env(&self) -> Vec<(&'static str, OsString)> {
-        let devices = self.devices_per_process.map(|count| (DEVICES_PER_PROCESS, count.to_string().into()));
+        let counts = [(DEVICES_PER_PROCESS, self.devices_per_process), (SLICES, self.slices)];
+        let counts = counts.into_iter().filter_map(|(name, count)| Some((name, count?.to_string().into())));
         let plugin = self.plugin.clone().map(|plugin| (PLUGIN, plugin.into()));
         let seconds = |limit: Duration| limit.as_secs_f64().to_string().into();
         let limits =
@@ -90,7 +97,7 @@ impl Settings {
             Tls::OfToken => TLS_OF_TOKEN.into(),
             Tls::OfFolder(folder) => folder.into(),
         });
-        devices.into_iter().chain(plugin).chain(limits).chain(tls.map(|tls| (TLS, tls))).collect()
+        counts.chain(plugin).chain(limits).chain(tls.map(|tls| (TLS, tls))).collect()
     }
 }
 
@@ -108,6 +115,7 @@ mod tests {
     fn settings_travel_through_the_environment() {
         let settings = Settings {
             devices_per_process: Some(2),
+            slices: Some(2),
             plugin: Some("cpu".to_owned()),
             rendezvous_timeout: Duration::from_millis(1500),
             stall_timeout: Duration::from_secs(7),

@@ -35,6 +35,7 @@ pub struct Rendezvous {
     process_index: u32,
     process_count: u32,
     hosts: Vec<String>,
+    slice: u32,
     identity: Option<Identity>,
     link: Arc<Link>,
     reader: Mutex<Option<JoinHandle<()>>>,
@@ -118,6 +119,7 @@ impl Rendezvous {
             process_index,
             process_count,
             hosts: Vec::new(),
+            slice: options.slice,
             identity,
             link,
             reader: Mutex::new(Some(reader)),
@@ -151,6 +153,11 @@ impl Rendezvous {
     /// The names of all processes' hosts, by process index.
     pub fn hosts(&self) -> &[String] {
         &self.hosts
+    }
+
+    /// The slice that this process said it belongs to.
+    pub fn slice_index(&self) -> u32 {
+        self.slice
     }
 
     /// What the job's connections are encrypted with, if they are.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::cluster::{self, ClusterError, Detected, Environment};
+use crate::cluster::{self, ClusterError, Detected, Environment, Part};
 use crate::launch::{ControllerEnv, EnvironmentError, PEER_FAILED, Settings};
 use crate::plugins::{self, FindError};
 use crate::rendezvous::{self, Abort, Heartbeat, JoinError, JoinOptions};
@@ -37,6 +37,8 @@ pub enum InitError {
     Join(#[from] JoinError),
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
+    #[error("{processes} processes cannot be divided into {slices} slices of equal size")]
+    Slices { processes: u32, slices: u32 },
     #[error("{scheduler} started this process, {reason}: start the program with spmd-run, which has options for it")]
     Scheduler { scheduler: String, reason: String },
 }
@@ -69,6 +71,11 @@ impl Runtime {
     /// Devices of this process.
     pub fn local_device_count(&self) -> usize {
         self.local_device_ids().len()
+    }
+
+    /// Slices of the job: their devices share a fast interconnect.
+    pub fn slice_count(&self) -> usize {
+        self.topology.slice_count()
     }
 
     /// This process, from 0.
@@ -129,7 +136,7 @@ fn alone() -> (World, DataPlaneOptions) {
 
 /// Finds out which process of which job this is, and meets the others.
 fn meet(settings: &Settings) -> Result<(World, DataPlaneOptions), InitError> {
-    let (options, launched) = match ControllerEnv::from_env()? {
+    let (mut options, launched) = match ControllerEnv::from_env()? {
         Some(ControllerEnv { process_count: 1, .. }) => return Ok(alone()),
         Some(place) => {
             let ControllerEnv { coordinator, listener, process_index, process_count, token } = place;
@@ -152,6 +159,11 @@ fn meet(settings: &Settings) -> Result<(World, DataPlaneOptions), InitError> {
             _ => return Ok(alone()),
         },
     };
+    if let Some(slices) = settings.slices {
+        let processes = options.process_count;
+        let slice = Part::slice(options.process_index, processes, slices);
+        options.slice = slice.ok_or(InitError::Slices { processes, slices })?.index;
+    }
     let (world, data_plane) = join(options, None, settings.stall_timeout, Choice::Auto)?;
     end_with_others(&world, launched);
     Ok((world, data_plane))

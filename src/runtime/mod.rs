@@ -111,7 +111,7 @@ impl Runtime {
             _ => None,
         };
         let data_address = listener.as_ref().map(|listener| listener.local_addr()).transpose().map_err(listen_error)?;
-        let processes = world.all_gather("topology", describe(&client, data_address)?)?;
+        let processes = world.all_gather("topology", describe(&client, world.slice_index(), data_address)?)?;
         let topology = Topology::new(processes)?;
         took(&mut opening.topology);
         let transport: Option<Arc<dyn Transport>> = match (listener, &data_plane.transport) {
@@ -122,8 +122,11 @@ impl Runtime {
             (_, Carrier::Mpi(session)) => Some(over_mpi(&world, &topology, session)?),
             _ => None,
         };
-        let devices =
-            Devices { process_index: world.process_index(), devices_per_process: topology.devices_per_process() };
+        let devices = Devices {
+            process_index: world.process_index(),
+            devices_per_process: topology.devices_per_process(),
+            slices: topology.slices(),
+        };
         // The coordinator watches over waits, and knows who is to blame. This is for what escapes it.
         let limits = Limits { timeout: world.limit().saturating_add(UNWATCHED) };
         let communicator = Arc::new(Communicator::new(devices, transport.clone(), limits)?);
@@ -260,8 +263,16 @@ pub(crate) fn create_client(plugin: &Plugin, devices: u32) -> Result<Client, Run
     Ok(client)
 }
 
-fn describe(client: &Client, data_address: Option<SocketAddr>) -> Result<Process, RuntimeError> {
+fn describe(client: &Client, slice_index: u32, data_address: Option<SocketAddr>) -> Result<Process, RuntimeError> {
     let devices = client.addressable_devices();
+    let describe_device = |device: &crate::pjrt::Device| {
+        // A plugin that sees several slices, as that for TPUs, knows better.
+        let slice_index = match device.attributes()?.get("slice_index") {
+            Some(Value::Int(index)) => u32::try_from(*index).unwrap_or(slice_index),
+            _ => slice_index,
+        };
+        Ok(Device { id: 0, kind: device.kind()?, slice_index })
+    };
     let version = client.plugin().api_version();
     Ok(Process {
         host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
@@ -270,10 +281,7 @@ fn describe(client: &Client, data_address: Option<SocketAddr>) -> Result<Process
         platform: client.platform_name()?,
         platform_version: client.platform_version()?,
         pjrt_api_version: (version.major, version.minor),
-        devices: devices
-            .iter()
-            .map(|device| Ok(Device { id: 0, kind: device.kind()? }))
-            .collect::<Result<_, RuntimeError>>()?,
+        devices: devices.iter().map(describe_device).collect::<Result<_, RuntimeError>>()?,
         data_address,
     })
 }

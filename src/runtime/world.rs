@@ -57,6 +57,11 @@ impl World {
         self.member.as_ref().map_or(1, |rendezvous| rendezvous.process_count())
     }
 
+    /// The slice that this process belongs to, from 0.
+    pub fn slice_index(&self) -> u32 {
+        self.member.as_ref().map_or(0, |rendezvous| rendezvous.slice_index())
+    }
+
     /// How long a process waits for the others.
     pub fn limit(&self) -> Duration {
         self.limit

@@ -516,7 +516,7 @@ fn garbage_on_the_port_does_no_harm() {
 
 #[test]
 fn a_single_process_needs_no_transport() {
-    let world = World { process_index: 0, devices_per_process: vec![1] };
+    let world = World { process_index: 0, devices_per_process: vec![1], slices: vec![] };
     let alone = Communicator::new(world, None, Limits::default()).unwrap();
     let spec = all_reduce(0, DType::F32, 0);
     let program = alone.program(1, vec![spec]).unwrap();
@@ -532,7 +532,7 @@ fn a_single_process_needs_no_transport() {
     program.enter(2, 0, 0, vec![input], vec![output], move |outcome| tell.send(outcome).unwrap());
     assert_mentions(&done.recv_timeout(PATIENCE).unwrap().unwrap_err().to_string(), &["closed"]);
 
-    let world = World { process_index: 1, devices_per_process: vec![1, 1] };
+    let world = World { process_index: 1, devices_per_process: vec![1, 1], slices: vec![] };
     let error = Communicator::new(world, None, Limits::default()).err().unwrap().to_string();
     assert_mentions(&error, &["process 1 of 2"]);
 }

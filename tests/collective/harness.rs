@@ -132,7 +132,11 @@ impl Job {
     ) -> Job {
         let communicators = (0..devices_per_process.len())
             .map(|process| {
-                let world = World { process_index: process as u32, devices_per_process: devices_per_process.to_vec() };
+                let world = World {
+                    process_index: process as u32,
+                    devices_per_process: devices_per_process.to_vec(),
+                    slices: vec![],
+                };
                 Communicator::new(world, transports.next(), Limits { timeout }).unwrap()
             })
             .collect();

@@ -101,7 +101,11 @@ impl Case {
         let code = lowered.module.proto.encode_to_vec();
         let process = |index: usize, transport: Option<Arc<dyn Transport>>| {
             let client = client(&self.plugin, local as i64);
-            let world = World { process_index: index as u32, devices_per_process: vec![local as u32; processes] };
+            let world = World {
+                process_index: index as u32,
+                devices_per_process: vec![local as u32; processes],
+                slices: vec![],
+            };
             let limits = Limits { timeout: Duration::from_secs(60) };
             let communicator = Communicator::new(world, transport, limits).unwrap();
             let collectives = communicator.program(1, lowered.collectives.clone()).unwrap();

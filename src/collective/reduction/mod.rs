@@ -3,7 +3,7 @@
 //!
 //! Arrays go in pieces: while one is combined, the next one is on its way.
 
-mod hosts;
+mod islands;
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -147,16 +147,16 @@ impl<'a> Reduction<'a> {
 
     /// Runs the whole reduction.
     pub fn run(&self, calls: &mut [Call], exchange: &Exchange<'_>) -> Result<(), TransportError> {
-        let is_layered = !self.group.hosts.is_empty();
+        let is_layered = !self.group.islands.is_empty();
         if let Some(dim) = self.scatter {
             return if is_layered {
-                self.reduce_scatter_by_hosts(calls, dim, exchange)
+                self.reduce_scatter_by_islands(calls, dim, exchange)
             } else {
                 self.reduce_scatter(calls, dim, exchange)
             };
         }
         if is_layered {
-            self.all_reduce_by_hosts(calls, exchange)?;
+            self.all_reduce_by_islands(calls, exchange)?;
         } else if self.group.parts.len() == 1 {
             self.whole().iter().for_each(|piece| self.combine_locally(calls, piece));
         } else if self.is_direct {
