@@ -63,12 +63,17 @@ impl Input {
 }
 
 /// Makes the first parameters, and the key of the noise.
-fn init(runtime: &Runtime, parameters: &[Variable], whole: &NamedSharding) -> Result<Vec<Array>, Box<dyn std::error::Error>> {
+fn init(
+    runtime: &Runtime,
+    parameters: &[Variable],
+    whole: &NamedSharding,
+) -> Result<Vec<Array>, Box<dyn std::error::Error>> {
     let b = Builder::new("init");
     let keys = random::split(random::key(&b, 0), parameters.len() + 1);
-    let made = parameters.iter().zip(&keys).map(|(parameter, &key)| {
-        (random::normal(key, F32, &parameter.dims) * 0.5).with_sharding(&parameter.sharding)
-    });
+    let made = parameters
+        .iter()
+        .zip(&keys)
+        .map(|(parameter, &key)| (random::normal(key, F32, &parameter.dims) * 0.5).with_sharding(&parameter.sharding));
     let made: Vec<Op> = made.chain([keys[parameters.len()].with_sharding(whole)]).collect();
     Ok(Program::compile(runtime, b.build(&made)?)?.run(&[])?)
 }
@@ -81,8 +86,7 @@ fn main() -> ExitCode {
         let devices = runtime.device_count();
         let model = if devices.is_multiple_of(2) { 2 } else { 1 };
         let mesh = Mesh::new(&[("data", devices / model), ("model", model)])?;
-        let (parameters, of_batch, whole) =
-            (parameters(&mesh)?, mesh.sharding(("data", None))?, mesh.sharding(())?);
+        let (parameters, of_batch, whole) = (parameters(&mesh)?, mesh.sharding(("data", None))?, mesh.sharding(())?);
 
         let b = Builder::new("step");
         let current: Vec<Op> = parameters

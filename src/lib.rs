@@ -77,6 +77,15 @@
 //! `docs/coming-from-jax.md` has what is called how in JAX and here, and `examples/` a program for each idea: begin with
 //! `train_gpt.rs`.
 //!
+//! # Training that survives
+//!
+//! Arrays come from files ([`Array::from_stored`](runtime::Array::from_stored)), of which each process reads its part.
+//! **[`Checkpoints`](checkpoint::Checkpoints)** save them, with what the program needs beside them, and bring them back in jobs
+//! of any number of processes: started by `spmd-run --max-restarts`, a job goes on from the latest one after a failure. When a
+//! scheduler is about to take a host away, the processes
+//! [save at one step](runtime::Runtime::reached_preemption_sync_point). What processes do together with values in their own
+//! memory is in [`multihost`](runtime::multihost).
+//!
 //! # Programs from elsewhere
 //!
 //! What JAX exports is read by [`hlo::load`](hlo::load()), and compiled by

@@ -178,6 +178,28 @@ fn an_example_joins_the_job_of_a_scheduler() {
     assert_eq!(outcomes[1].stdout, "");
 }
 
+/// A program learns of `--tls` from its environment.
+#[test]
+fn an_example_joins_an_encrypted_job() {
+    let job = ["-n", "2", "--tls", "--transport", "auto", "--"].map(OsString::from);
+    let outcome = spmd_run(job.into_iter().chain([example("all_reduce").into()])).success("all_reduce");
+    assert_eq!(outcome.stdout, "[[  3.0  30.0 300.0]]\n");
+    let address = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port");
+    let start = |index: &str, tls: &[&str]| {
+        let place = ["-n", "2", "--coordinator", &address.to_string(), "--process-id", index].map(OsString::from);
+        let limit = ["--rendezvous-timeout", "8", "--"].map(OsString::from);
+        let tls = tls.iter().map(OsString::from);
+        let mut command =
+            harness::command(place.into_iter().chain(tls).chain(limit).chain([example("all_reduce").into()]));
+        command.env("SPMD_JOB_TOKEN", "0123456789abcdef0123456789abcdef");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+    };
+    let (first, second) = (start("0", &["--tls"]), start("1", &[]));
+    let second = harness::finish(second);
+    assert!(second.stderr.contains("it runs with --tls, this process without"), "{}", second.stderr);
+    assert_eq!((harness::finish(first).code, second.code), (Some(3), Some(3)));
+}
+
 #[test]
 fn a_failure_is_told_once() {
     let job = ["-n", "3", "--"].map(OsString::from);
@@ -190,8 +212,10 @@ fn a_failure_is_told_once() {
 #[test]
 fn a_program_that_is_not_there_is_named() {
     let outcome = spmd_run(["-n", "2", "--", "target/no such program"]);
-    assert_eq!(outcome.code, Some(1), "{outcome:?}");
-    assert!(outcome.stderr.contains("target/no such program: No such file"), "{}", outcome.stderr);
+    assert_eq!(outcome.code, Some(2), "{outcome:?}");
+    insta::assert_snapshot!(outcome.stderr, @"error: target/no such program: No such file or directory (os error 2)");
+    let outcome = spmd_run(["-n", "2", "--", "no-such-program"]);
+    insta::assert_snapshot!(outcome.stderr, @"error: no-such-program: no such program on the PATH; one in this folder is ./no-such-program");
 }
 
 /// How often a job is killed; once for each of these random numbers.
@@ -224,7 +248,8 @@ fn assert_whole(folder: &Path) {
 fn a_killed_job_ends_with_the_same_loss() {
     let plan = |folder: &Path, restarts: &str| {
         let (checkpoints, logs) = (folder.join("checkpoints"), folder.join("logs"));
-        let job = ["-n", "4", "--max-restarts", restarts, "--log-dir"].map(OsString::from);
+        let job =
+            ["-n", "2", "--devices-per-process", "2", "--max-restarts", restarts, "--log-dir"].map(OsString::from);
         let program = [logs.into(), "--".into(), example("resume_after_kill").into(), checkpoints.into(), "120".into()];
         plan_job(job.into_iter().chain(program))
     };
@@ -235,7 +260,7 @@ fn a_killed_job_ends_with_the_same_loss() {
         // Which process, at which step, and how long after it: checkpoints are written meanwhile.
         let random = blake3::hash(format!("{kill} {}", std::process::id()).as_bytes());
         let [process, step, delay, ..] = *random.as_bytes();
-        let (victim, step) = (u32::from(process % 4), u64::from(step) % 11 * 10 + 10);
+        let (victim, step) = (u32::from(process % 2), u64::from(step) % 11 * 10 + 10);
         let folder = tempfile::tempdir().expect("a folder");
         let mut job = plan(folder.path(), "1").start();
         let log = folder.path().join("logs/process-0.out");

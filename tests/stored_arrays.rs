@@ -42,8 +42,9 @@ fn parts_of_what_numpy_wrote() {
 fn parts_of_what_we_wrote() {
     let folder = tempfile::tempdir().unwrap();
     let (tensors, archive) = (folder.path().join("all.safetensors"), folder.path().join("all.npz"));
-    let random =
-        |dtype: DType, dims: &[usize]| HostArray::filled(Fill::Random { seed: 1 }, dtype as usize, dtype, dims).unwrap();
+    let random = |dtype: DType, dims: &[usize]| {
+        HostArray::filled(Fill::Random { seed: 1 }, dtype as usize, dtype, dims).unwrap()
+    };
     let mut arrays: Vec<(String, HostArray)> =
         DType::all().map(|dtype| (dtype.to_string(), random(dtype, &[2, 3, 4]))).collect();
     arrays.push(("scalar".to_owned(), HostArray::scalar(2.5f64)));
@@ -85,7 +86,8 @@ fn what_is_not_there_is_explained() {
     let mut messages = String::new();
     let long = [&u64::MAX.to_le_bytes()[..], b"{}"].concat();
     let not_json = [&3u64.to_le_bytes()[..], b"[1]"].concat();
-    let beyond = [&60u64.to_le_bytes()[..], br#"{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}     "#].concat();
+    let beyond =
+        [&60u64.to_le_bytes()[..], br#"{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}     "#].concat();
     let wrong = [&60u64.to_le_bytes()[..], br#"{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,12]}}     "#].concat();
     for bytes in [&whole[..4], &whole[..20], &whole[..whole.len() - 1], &long, &not_json, &beyond, &wrong] {
         std::fs::write(&path, bytes).unwrap();

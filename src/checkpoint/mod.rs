@@ -125,8 +125,8 @@ impl<'a> Checkpoints<'a> {
         for (name, array) in snapshot.arrays {
             facts.push((format!("array '{name}'"), format!("{array:?}")));
             let mut entry = ArrayEntry::new(array);
-            for (index, part) in array.owned_parts()? {
-                parts.push((entry.add(&name, &index, self.runtime.process_index()), part));
+            for part in array.owned_parts()? {
+                parts.push((entry.add(&name, &part.index, self.runtime.process_index()), part.data));
             }
             if arrays.insert(name.clone(), entry).is_some() {
                 return Err(CheckpointError::Twice { name });

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::de::DeserializeOwned;
 
-use super::manifest::{self, ArrayEntry, Manifest, Part};
 use super::CheckpointError;
+use super::manifest::{self, ArrayEntry, Manifest, Part};
 use crate::host_array::{HostArray, StoredArray, safetensors};
 use crate::mesh::NamedSharding;
 use crate::runtime::{Array, Runtime};
@@ -49,7 +49,9 @@ impl<'a> Checkpoint<'a> {
     pub fn array(&self, name: &str, sharding: &NamedSharding) -> Result<Array, CheckpointError> {
         let arrays = &self.manifest.arrays;
         let entry = arrays.get(name).ok_or_else(|| self.no_entry("array", name, arrays.keys()))?;
-        Array::from_ranges(self.runtime, entry.shape.dtype, &entry.shape.dims, sharding, |index| self.read(entry, index))
+        Array::from_ranges(self.runtime, entry.shape.dtype, &entry.shape.dims, sharding, |index| {
+            self.read(entry, index)
+        })
     }
 
     /// A value of the host.

@@ -30,7 +30,8 @@ const ALIGNMENT: usize = 8;
 pub fn open(path: &Path) -> Result<BTreeMap<String, StoredArray>, FileError> {
     let name = path.display().to_string();
     let failed = |source| FileError::Io { file: name.clone(), source };
-    let broken = |problem: &str| FileError::malformed(&name, format!("not a safetensors file, or not whole: {problem}"));
+    let broken =
+        |problem: &str| FileError::malformed(&name, format!("not a safetensors file, or not whole: {problem}"));
     let file = Arc::new(File::open(path).map_err(failed)?);
     let length = file.metadata().map_err(failed)?.len();
     let mut reader = Positioned::new(Arc::clone(&file));
@@ -45,7 +46,10 @@ pub fn open(path: &Path) -> Result<BTreeMap<String, StoredArray>, FileError> {
     let metadata: Metadata = serde_json::from_slice(&header).map_err(|error| broken(&error.to_string()))?;
     let data = PREFIX as u64 + header_length;
     if data + metadata.data_len() as u64 != length {
-        return Err(broken(&format!("its arrays end at byte {}, the file at {length}", data + metadata.data_len() as u64)));
+        return Err(broken(&format!(
+            "its arrays end at byte {}, the file at {length}",
+            data + metadata.data_len() as u64
+        )));
     }
     let array = |(array, info): (String, &TensorInfo)| {
         let contents = Contents::Tensor { dtype: info.dtype, dims: info.shape.clone() };

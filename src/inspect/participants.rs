@@ -148,7 +148,7 @@ fn straddles_slices(groups: &[Vec<u32>], places: Places) -> bool {
     });
     let mut share_of_size: BTreeMap<usize, usize> = BTreeMap::new();
     shares.into_iter().any(|(size, shares)| {
-        let share = *share_of_size.entry(size).or_insert(shares[0]);
+        let share = *share_of_size.entry(size).or_insert(shares.first().copied().unwrap_or(0));
         shares.iter().any(|&other| other != share)
     })
 }
@@ -157,7 +157,7 @@ fn groups_placement(groups: &[Vec<u32>], layout: &Layout, places: Places) -> Str
     let text = placement_in_processes(groups, layout, places);
     let slices = |group: &Vec<u32>| group.iter().map(|&device| places.slice_of(device)).collect::<BTreeSet<_>>().len();
     match groups.iter().map(slices).max() {
-        Some(slices) if slices > 1 => format!("{text}, of {slices} slices"),
+        Some(slices) if slices > 1 => format!("{text}, across {slices} slices"),
         _ => text,
     }
 }
@@ -265,15 +265,15 @@ ENTRY main {{
             let attributes = format!("channel_id=1, use_global_device_ids=true, replica_groups={groups}");
             words_in_slices("all-reduce", &attributes, 1, 8, devices_per_slice)
         };
-        insta::assert_snapshot!(words("[2,4]<=[8]", 4), @"");
-        insta::assert_snapshot!(words("[4,2]<=[2,4]T(1,0)", 4), @"");
-        insta::assert_snapshot!(words("[1,8]<=[8]", 4), @"");
+        insta::assert_snapshot!(words("[2,4]<=[8]", 4), @"flattened_id; 2 groups of 4 partitions: {0,1,2,3} {4,5,6,7}; each group spans 2 processes, the first processes 0, 1");
+        insta::assert_snapshot!(words("[4,2]<=[2,4]T(1,0)", 4), @"flattened_id; 4 groups of 2 partitions: {0,4} {1,5} {2,6} {3,7}; each group spans 2 processes, the first processes 0, 2, across 2 slices");
+        insta::assert_snapshot!(words("[1,8]<=[8]", 4), @"flattened_id; 1 group of 8 partitions: {0,1,2,3,4,5,6,7}; the group spans all 4 processes, across 2 slices");
         // Four devices of a mesh axis, two slices of six and two devices.
-        insta::assert_snapshot!(words("[2,4]<=[8]", 6), @"");
-        insta::assert_snapshot!(words("{{0,1,4},{2,3},{5,6,7}}", 4), @"");
+        insta::assert_snapshot!(words("[2,4]<=[8]", 6), @"flattened_id; 2 groups of 4 partitions: {0,1,2,3} {4,5,6,7}; each group spans 2 processes, the first processes 0, 1, across 2 slices; straddles");
+        insta::assert_snapshot!(words("{{0,1,4},{2,3},{5,6,7}}", 4), @"flattened_id; 3 groups of 2 to 3 partitions: {0,1,4} {2,3} {5,6,7}; 1 inside a process, 2 across 2 processes, the first processes 0, 2, across 2 slices; straddles");
         insta::assert_snapshot!(
             words_in_slices("collective-permute", "channel_id=1, source_target_pairs={{0,1},{1,2},{3,4},{7,0}}", 1, 8, 4),
-            @""
+            @"cross_partition; 4 pairs of partitions: 0→1 1→2 3→4 7→0; 1 pair inside a process, 3 between processes, 2 of them between slices"
         );
     }
 

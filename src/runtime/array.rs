@@ -138,7 +138,8 @@ impl Array {
         let dims: Vec<i64> = whole.iter().map(|&dim| dim as i64).collect();
         stored.check(dtype, whole)?;
         Array::from_ranges(runtime, dtype, &dims, sharding, |index| {
-            let ranges: Vec<Range<usize>> = index.iter().map(|range| range.start as usize..range.end as usize).collect();
+            let ranges: Vec<Range<usize>> =
+                index.iter().map(|range| range.start as usize..range.end as usize).collect();
             Ok::<_, ArrayError>(stored.read(dtype, whole, &ranges)?)
         })
     }
@@ -286,9 +287,9 @@ impl Array {
         self.shards.iter().find(|shard| shard.0 == device).map(|shard| &shard.1)
     }
 
-    /// The parts on this process's devices that no device with a lower id has too, without padding, and which elements they
-    /// are: those of all processes make up the array once.
-    pub(crate) fn owned_parts(&self) -> Result<Vec<(Vec<Range<i64>>, HostArray)>, ArrayError> {
+    /// The parts on this process's devices that no device with a lower id has too, without padding: those of all processes
+    /// make up the array once.
+    pub(crate) fn owned_parts(&self) -> Result<Vec<Shard>, ArrayError> {
         self.check_alive()?;
         let dims: Vec<usize> = self.sharding.shard_shape(&self.dims)?.iter().map(|&dim| dim as usize).collect();
         let mut parts = Vec::new();
@@ -297,8 +298,8 @@ impl Array {
             let Some(index) = self.sharding.index_range(&self.dims, device)? else { continue };
             let extent: Vec<usize> = index.iter().map(|range| (range.end - range.start) as usize).collect();
             let padded = HostArray::new(self.dtype, dims.clone(), buffer.to_host().map_err(RuntimeError::from)?)?;
-            let part = if extent == dims { padded } else { padded.part(&vec![0; dims.len()], &extent)? };
-            parts.push((index, part));
+            let data = if extent == dims { padded } else { padded.part(&vec![0; dims.len()], &extent)? };
+            parts.push(Shard { device, index, data });
         }
         Ok(parts)
     }

@@ -16,9 +16,9 @@ use std::path::Path;
 use zip::ZipArchive;
 
 pub use self::array::NpyArray;
-pub use self::open::{open_npy, open_npz};
 pub(super) use self::header::Header;
 use self::header::MAGIC;
+pub use self::open::{open_npy, open_npz};
 pub use self::write::write_npz;
 use super::FileError;
 
@@ -57,7 +57,8 @@ pub fn read_npz_from(mut reader: impl Read + Seek, file: &str) -> Result<BTreeMa
         return Err(FileError::malformed(file, "this is a single array (.npy), not an archive of them (.npz)"));
     }
 
-    let not_an_archive = |error| FileError::malformed(file, format!("not an .npz archive, or not a whole one: {error}"));
+    let not_an_archive =
+        |error| FileError::malformed(file, format!("not an .npz archive, or not a whole one: {error}"));
     let mut archive = ZipArchive::new(reader).map_err(not_an_archive)?;
     if archive.has_duplicate_names() {
         return Err(FileError::malformed(file, "two arrays of the archive have the same name"));

@@ -46,7 +46,8 @@ pub fn open_npz(path: &Path) -> Result<BTreeMap<String, StoredArray>, FileError>
         let array = full_name.strip_suffix(SUFFIX);
         let origin = format!("{name}: {}", array.unwrap_or(&full_name).escape_debug());
         let broken = |problem| FileError::Malformed { origin: origin.clone(), problem };
-        let array = array.map(str::to_owned).ok_or_else(|| broken("not an array: its name does not end in .npy".to_owned()))?;
+        let array =
+            array.map(str::to_owned).ok_or_else(|| broken("not an array: its name does not end in .npy".to_owned()))?;
         let (header, start) = Header::read(&mut entry).map_err(broken)?;
         check_length(&header, entry.size().saturating_sub(start)).map_err(broken)?;
         let place = match (entry.compression(), entry.data_start()) {

@@ -9,8 +9,8 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use super::{SUFFIX, header};
-use crate::host_array::{FileError, HostArray};
 use crate::host_array::element::canonical;
+use crate::host_array::{FileError, HostArray};
 
 /// Writes arrays by their names into a `.npz` file, as `numpy.savez` does.
 ///

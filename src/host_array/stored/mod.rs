@@ -118,13 +118,7 @@ impl StoredArray {
         }
     }
 
-    fn read_bytes(
-        &self,
-        dims: &[usize],
-        start: &[usize],
-        extent: &[usize],
-        size: usize,
-    ) -> Result<Vec<u8>, FileError> {
+    fn read_bytes(&self, dims: &[usize], start: &[usize], extent: &[usize], size: usize) -> Result<Vec<u8>, FileError> {
         let read = match &self.place {
             Place::At { file, offset } => read_box(&mut &**file, *offset, dims, start, extent, size),
             Place::Compressed { file, index, offset } => ZipArchive::new(Positioned::new(Arc::clone(file)))
