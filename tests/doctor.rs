@@ -20,6 +20,10 @@ fn host_with_chips(root: &Path) {
             std::fs::write(folder.join(file), value).expect("a file");
         }
     }
+    let files = root.join("proc/4711/fd");
+    std::fs::create_dir_all(&files).expect("a folder");
+    std::fs::write(root.join("proc/4711/comm"), "python3\n").expect("a file");
+    std::os::unix::fs::symlink("/dev/vfio/1", files.join("5")).expect("a link");
 }
 
 #[test]
@@ -43,7 +47,7 @@ fn a_process_of_slurm_on_a_host_with_chips() {
     assert_eq!(report["chips"].as_array().expect("chips").len(), 3);
     assert_eq!(report["chips"][0]["kind"], "TPU v5e");
     let advice = report["advice"].to_string();
-    for expected in ["SPMD_JOB_TOKEN", "2 TPU chips", "1 NVIDIA GPUs"] {
+    for expected in ["SPMD_JOB_TOKEN", "2 TPU chips", "1 NVIDIA GPUs", "process 4711 (python3) has /dev/vfio/1 open"] {
         assert!(advice.contains(expected), "{expected}: {advice}");
     }
 }

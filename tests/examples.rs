@@ -3,11 +3,16 @@
 mod harness;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
+use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
+use harness::job::plan as plan_job;
 use harness::{Outcome, spmd_run};
 
 /// The file of an example. Cargo builds examples by itself only when it is asked for no tests in particular.
@@ -26,13 +31,26 @@ fn example(name: &str) -> PathBuf {
 }
 
 /// Runs an example on so many processes with so many devices each.
-fn run(name: &str, processes: usize, devices: usize) -> Outcome {
+fn start(name: &str, processes: usize, devices: usize, arguments: &[&str], input: &str) -> Outcome {
     let (processes, devices) = (processes.to_string(), devices.to_string());
-    let program = example(name);
     let job = ["-n", &processes, "--devices-per-process", &devices, "--"].map(OsString::from);
-    // Few steps of training, for the others an argument that they do not read.
-    spmd_run(job.into_iter().chain([program.into(), "40".into()]))
-        .success(&format!("{name} on {processes} × {devices}"))
+    let arguments = arguments.iter().map(OsString::from);
+    let mut command = harness::command(job.into_iter().chain([example(name).into()]).chain(arguments));
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("spmd-run cannot be started");
+    let written = child.stdin.take().expect("stdin is piped").write_all(input.as_bytes());
+    let outcome = harness::finish(child).success(&format!("{name} on {processes} × {devices}"));
+    written.expect("it reads its input");
+    outcome
+}
+
+/// As [`start`], with few steps of training; for the others it is an argument that they do not read.
+fn run(name: &str, processes: usize, devices: usize) -> Outcome {
+    start(name, processes, devices, &["40"], "")
 }
 
 /// The output on four devices, which is the same however many processes have them.
@@ -84,6 +102,59 @@ fn a_perceptron_learns_on_any_number_of_processes() {
     assert!(losses.len() == 4 && losses.is_sorted_by(|a, b| a > b), "{whole}");
 }
 
+/// Few steps of a small GPT, the loss of each shown.
+fn train_gpt(processes: usize, devices: usize, more: &[&str]) -> Outcome {
+    let arguments = ["--steps", "3", "--layers", "1", "--every", "1"];
+    start("train_gpt", processes, devices, &[&arguments, more].concat(), "")
+}
+
+#[test]
+fn a_gpt_learns_the_same_on_any_number_of_processes_and_answers_requests() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (weights, curve) = (folder.path().join("weights"), folder.path().join("loss.svg"));
+    let (saved, drawn) = (weights.to_str().expect("a path"), curve.to_str().expect("a path"));
+    let losses = |outcome: &Outcome| -> Vec<f32> {
+        outcome.stdout.lines().filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect()
+    };
+    let alone = train_gpt(1, 1, &[]);
+    let spread = [(1, 4), (2, 2), (4, 1)].map(|(processes, devices)| train_gpt(processes, devices, &[]).stdout);
+    assert_eq!(spread[0], spread[1]);
+    assert_eq!(spread[0], spread[2]);
+    let pair = train_gpt(2, 1, &["--save", saved, "--plot", drawn]);
+    assert_eq!(losses(&alone).len(), 3, "{alone:?}");
+    for (other, expected) in losses(&pair).into_iter().chain(losses(&alone)).zip(losses(&alone).iter().cycle()) {
+        assert!((other - expected).abs() < 1e-5, "{other} {expected}");
+    }
+    assert!(losses(&alone).is_sorted_by(|a, b| a > b), "{alone:?}");
+    assert!(std::fs::read_to_string(curve).expect("the curve").contains("<polyline"));
+
+    let requests = "ORLANDO\tWhat\n\nAll the world's a stage, and all the men and women merely players\n";
+    let answers = |processes, devices| start("batched_inference", processes, devices, &[saved], requests).stdout;
+    let alone = answers(1, 1);
+    let texts: Vec<String> = alone.lines().map(|line| serde_json::from_str(line).expect("a string")).collect();
+    assert!(texts.len() == 3 && texts.iter().all(|text| text.len() == 32), "{alone}");
+    assert_eq!(answers(2, 2), alone);
+    assert_eq!(answers(4, 1), alone);
+}
+
+#[test]
+fn a_step_exported_from_jax_trains_as_in_jax() {
+    let values = harness::root().join("examples/data/train_step.npz");
+    let losses = spmd_run::host_array::npz::read_npz(&values).expect("values").remove("losses").expect("losses");
+    let losses = losses.into_host_array(spmd_run::dtype::DType::F32, &[40]).expect("losses of 40 steps");
+    let losses = losses.to_elements::<f32>().expect("floats");
+    let arguments = ["examples/data/train_step.mlirbc", "examples/data/train_step.npz", "40"];
+    let outputs = [(1, 4), (2, 2), (4, 1)]
+        .map(|(processes, devices)| start("train_exported_step", processes, devices, &arguments, "").stdout);
+    assert_eq!(outputs[0], outputs[1]);
+    assert_eq!(outputs[0], outputs[2]);
+    let found: Vec<f32> = outputs[0].lines().filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect();
+    assert_eq!(found.len(), 4, "{}", outputs[0]);
+    for (found, expected) in found.iter().zip(losses.chunks(10).filter_map(|steps| steps.last())) {
+        assert!((found - expected).abs() < 1e-5, "{found} {expected}");
+    }
+}
+
 #[test]
 fn an_example_runs_alone() {
     let mut command = Command::new(example("train_mlp"));
@@ -107,6 +178,28 @@ fn an_example_joins_the_job_of_a_scheduler() {
     assert_eq!(outcomes[1].stdout, "");
 }
 
+/// A program learns of `--tls` from its environment.
+#[test]
+fn an_example_joins_an_encrypted_job() {
+    let job = ["-n", "2", "--tls", "--transport", "auto", "--"].map(OsString::from);
+    let outcome = spmd_run(job.into_iter().chain([example("all_reduce").into()])).success("all_reduce");
+    assert_eq!(outcome.stdout, "[[  3.0  30.0 300.0]]\n");
+    let address = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port");
+    let start = |index: &str, tls: &[&str]| {
+        let place = ["-n", "2", "--coordinator", &address.to_string(), "--process-id", index].map(OsString::from);
+        let limit = ["--rendezvous-timeout", "8", "--"].map(OsString::from);
+        let tls = tls.iter().map(OsString::from);
+        let mut command =
+            harness::command(place.into_iter().chain(tls).chain(limit).chain([example("all_reduce").into()]));
+        command.env("SPMD_JOB_TOKEN", "0123456789abcdef0123456789abcdef");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+    };
+    let (first, second) = (start("0", &["--tls"]), start("1", &[]));
+    let second = harness::finish(second);
+    assert!(second.stderr.contains("it runs with --tls, this process without"), "{}", second.stderr);
+    assert_eq!((harness::finish(first).code, second.code), (Some(3), Some(3)));
+}
+
 #[test]
 fn a_failure_is_told_once() {
     let job = ["-n", "3", "--"].map(OsString::from);
@@ -119,6 +212,70 @@ fn a_failure_is_told_once() {
 #[test]
 fn a_program_that_is_not_there_is_named() {
     let outcome = spmd_run(["-n", "2", "--", "target/no such program"]);
-    assert_eq!(outcome.code, Some(1), "{outcome:?}");
-    assert!(outcome.stderr.contains("target/no such program: No such file"), "{}", outcome.stderr);
+    assert_eq!(outcome.code, Some(2), "{outcome:?}");
+    insta::assert_snapshot!(outcome.stderr, @"error: target/no such program: No such file or directory (os error 2)");
+    let outcome = spmd_run(["-n", "2", "--", "no-such-program"]);
+    insta::assert_snapshot!(outcome.stderr, @"error: no-such-program: no such program on the PATH; one in this folder is ./no-such-program");
+}
+
+/// How often a job is killed; once for each of these random numbers.
+fn kills() -> u64 {
+    std::env::var("SPMD_TEST_KILLS").map_or(3, |kills| kills.parse().expect("SPMD_TEST_KILLS is a number"))
+}
+
+/// The last line that `resume_after_kill` prints: the loss with its bits.
+fn last_loss(outcome: &Outcome) -> &str {
+    outcome.stdout.lines().last().filter(|line| line.starts_with("step 120: loss ")).expect("a loss")
+}
+
+/// Checks that all that looks like a checkpoint is one.
+fn assert_whole(folder: &Path) {
+    let checkpoints = std::fs::read_dir(folder).expect("checkpoints").map(|entry| entry.expect("an entry").path());
+    let checkpoints: Vec<PathBuf> =
+        checkpoints.filter(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes()[0] != b'.')).collect();
+    assert_eq!(checkpoints.len(), 3, "{checkpoints:?}");
+    for checkpoint in checkpoints {
+        let manifest = std::fs::read(checkpoint.join("manifest.json")).expect("a manifest");
+        let manifest: serde_json::Value = serde_json::from_slice(&manifest).expect("a whole manifest");
+        for (file, length) in manifest["files"].as_object().expect("files") {
+            let metadata = std::fs::metadata(checkpoint.join(file)).expect("a file");
+            assert_eq!(Some(metadata.len()), length.as_u64(), "{}: {file}", checkpoint.display());
+        }
+    }
+}
+
+#[test]
+fn a_killed_job_ends_with_the_same_loss() {
+    let plan = |folder: &Path, restarts: &str| {
+        let (checkpoints, logs) = (folder.join("checkpoints"), folder.join("logs"));
+        let job =
+            ["-n", "2", "--devices-per-process", "2", "--max-restarts", restarts, "--log-dir"].map(OsString::from);
+        let program = [logs.into(), "--".into(), example("resume_after_kill").into(), checkpoints.into(), "120".into()];
+        plan_job(job.into_iter().chain(program))
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let undisturbed = plan(folder.path(), "0").run().success("an undisturbed run");
+    let expected = last_loss(&undisturbed);
+    for kill in 0..kills() {
+        // Which process, at which step, and how long after it: checkpoints are written meanwhile.
+        let random = blake3::hash(format!("{kill} {}", std::process::id()).as_bytes());
+        let [process, step, delay, ..] = *random.as_bytes();
+        let (victim, step) = (u32::from(process % 2), u64::from(step) % 11 * 10 + 10);
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut job = plan(folder.path(), "1").start();
+        let log = folder.path().join("logs/process-0.out");
+        let has_come = || std::fs::read_to_string(&log).is_ok_and(|log| log.contains(&format!("step {step}: ")));
+        while !has_come() && job.child.try_wait().expect("a child's status").is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_micros(u64::from(delay) * 100));
+        let what = format!("killed process {victim} {} ms after step {step}", f64::from(delay) / 10.0);
+        let pid = job.controllers().get(&victim).and_then(|&pid| Pid::from_raw(pid as i32));
+        // It may have ended by now.
+        let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
+        let outcome = job.finish().success(&what);
+        assert_eq!(last_loss(&outcome), expected, "{what}\n{outcome:?}");
+        assert_whole(&folder.path().join("checkpoints"));
+        eprintln!("{what}: {} restarts", outcome.stderr.matches("restart 1 of 1").count());
+    }
 }

@@ -2,6 +2,7 @@
 
 mod harness;
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -66,18 +67,63 @@ fn a_host_without_the_input_files_is_sent_them() {
         std::fs::copy(harness::root().join(original), file(name)).expect("a copy");
     }
     std::fs::copy(harness::root().join("hlo/data/dp_tp_mlp_step.out.npz"), file("out.npz")).expect("a copy");
-    let hide = format!("mount -t tmpfs none {}", folder.path().display());
-    let may_hide =
-        Command::new("unshare").args(["-m", "sh", "-c", &hide]).status().is_ok_and(|status| status.success());
-    if !may_hide {
-        eprintln!("skipped: no files can be hidden here (unshare -m and mount)");
-        return;
-    }
+    let Some(without) = agent_without(folder.path()) else { return };
     let files = [file("program"), "--input".into(), file("in.npz"), "--expect".into(), file("out.npz")];
     let close = ["--rtol", "1e-5", "--atol", "1e-5", "--hosts", "a,b"].map(str::to_owned);
-    let outcome = plan(files.iter().chain(&close)).with_agent(&format!("shift\nunshare -m sh -c \"{hide}; $1\"\n"));
-    let outcome = outcome.run().success("hidden files");
+    let outcome = plan(files.iter().chain(&close)).with_agent(&without).run().success("hidden files");
     assert!(outcome.stdout.contains("out4: "), "{}", outcome.stdout);
+}
+
+/// A script in place of ssh, for hosts that have nothing in a folder. `None` where nothing can be hidden.
+fn agent_without(folder: &Path) -> Option<String> {
+    let hide = format!("mount -t tmpfs none {}", folder.display());
+    if !Command::new("unshare").args(["-m", "sh", "-c", &hide]).status().is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no files can be hidden here (unshare -m and mount)");
+        return None;
+    }
+    Some(format!("shift\nunshare -m sh -c \"{hide}; $1\"\n"))
+}
+
+#[test]
+fn a_host_without_the_program_is_sent_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = folder.path().join("greet");
+    std::fs::write(&program, "#!/bin/sh\necho \"$1 from $SPMD_PROCESS_INDEX of $0\"\n").expect("a script");
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("a script");
+    let program = program.to_str().expect("a name");
+    let Some(without) = agent_without(folder.path()) else { return };
+    let arguments = ["--hosts", "a,b", "--", program, "hello"];
+    let here = plan(arguments).run().success("a program that is there");
+    assert!(here.stdout.contains(&format!("hello from 0 of {program}")), "{}", here.stdout);
+    let sent = plan(arguments).with_agent(&without).run().success("a program that is sent");
+    assert!(sent.stdout.contains("hello from 0 of /") && !sent.stdout.contains(program), "{}", sent.stdout);
+    assert!(sent.stderr.contains("[1 b] hello from 1 of /"), "{}", sent.stderr);
+}
+
+#[test]
+fn a_second_interrupt_kills() {
+    let mut plan = plan(["--hosts", "a,localhost", "--"]);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let place = folder.path().display();
+    let stubborn = format!(
+        "trap ': >{place}/told.$SPMD_PROCESS_INDEX' INT\n: >{place}/ready.$SPMD_PROCESS_INDEX\nwhile :; do sleep 0.1; done\n"
+    );
+    let stubborn = plan.script("stubborn", &stubborn);
+    plan.command.arg(stubborn);
+    let mut job = plan.start();
+    let launcher = job.child.id();
+    let mut wait_for = |name: &str| {
+        let start = std::time::Instant::now();
+        while !(0..2).all(|index| folder.path().join(format!("{name}.{index}")).exists()) {
+            assert!(start.elapsed().as_secs() < 60 && job.child.try_wait().expect("a child").is_none(), "not {name}");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    };
+    wait_for("ready");
+    signal(launcher, "-INT");
+    wait_for("told");
+    signal(launcher, "-INT");
+    fails(&job.finish(), 130, &["stopped by signal 2 (SIGINT)"]);
 }
 
 #[test]

@@ -68,6 +68,11 @@ fn controller_process() {
         }
         "killed" if victim => kill_process(rustix::process::getpid(), Signal::KILL).unwrap(),
         "killed first" if index == 0 => kill_process(rustix::process::getpid(), Signal::KILL).unwrap(),
+        "killed in shutdown" if victim => {
+            std::thread::sleep(Duration::from_millis(300));
+            kill_process(rustix::process::getpid(), Signal::KILL).unwrap()
+        }
+        "killed in shutdown" => {}
         "fails" if victim => {
             job.abort("no such file");
             std::process::exit(1);
@@ -379,7 +384,7 @@ fn controllers_meet_and_end_well() {
 
 #[test]
 fn a_killed_controller_ends_the_others_and_is_the_cause() {
-    for (name, victim) in [("killed", 2), ("killed first", 0)] {
+    for (name, victim) in [("killed", 2), ("killed first", 0), ("killed in shutdown", 2)] {
         let started = Instant::now();
         let output = role(4, name).output().unwrap();
         assert!(started.elapsed() < LONG, "the others must not wait until their barrier's limit");

@@ -1,12 +1,16 @@
 //! The rendezvous with threads as processes, and the strangers that come to its port.
 
+#[path = "harness/relay.rs"]
+mod relay;
+
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use relay::{Relay, Weather};
 use spmd_run::rendezvous::{
     Heartbeat, JobId, JobStatus, JobToken, JoinError, JoinOptions, ProcessState, Progress, Rendezvous, RendezvousError,
     listen, query_status,
@@ -45,7 +49,7 @@ impl Job {
     fn wait_until(&self, wanted: impl Fn(&JobStatus) -> bool) -> JobStatus {
         let deadline = Instant::now() + LONG;
         loop {
-            let status = query_status(&self.address, self.token.as_ref(), LONG).unwrap();
+            let status = query_status(&self.address, self.token.as_ref(), None, LONG).unwrap();
             if wanted(&status) {
                 return status;
             }
@@ -392,39 +396,14 @@ fn when_process_0_drops_out_the_others_learn_why() {
     assert_eq!(messages, ["", expected, expected]);
 }
 
-/// A relay between a process and the coordinator, which can fall silent or cut the connection.
-fn relay(to: String) -> (String, Arc<AtomicUsize>, mpsc::Receiver<(TcpStream, TcpStream)>) {
-    let listener = listen("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let silent = Arc::new(AtomicUsize::new(0));
-    let (sender, streams) = mpsc::channel();
-    let is_silent = silent.clone();
-    thread::spawn(move || {
-        let (near, _) = listener.accept().unwrap();
-        let far = TcpStream::connect(to).unwrap();
-        sender.send((near.try_clone().unwrap(), far.try_clone().unwrap())).unwrap();
-        for (mut from, mut to) in [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)] {
-            let is_silent = is_silent.clone();
-            thread::spawn(move || {
-                let mut chunk = [0; 4096];
-                while let Ok(count) = from.read(&mut chunk) {
-                    if count == 0 || (is_silent.load(Ordering::SeqCst) == 0 && to.write_all(&chunk[..count]).is_err()) {
-                        break;
-                    }
-                }
-            });
-        }
-    });
-    (address, silent, streams)
-}
-
 #[test]
 fn a_cut_connection_and_a_silent_process_are_named_on_both_sides() {
     for cut in [true, false] {
         let mut job = Job::new(2);
         let (mut first, mut second) = (job.options(0, LONG), job.options(1, LONG));
         first.heartbeat = Heartbeat::within(SHORT);
-        let (address, silent, streams) = relay(job.address.clone());
+        let relay = Relay::new(job.address.parse().unwrap(), Weather::default());
+        let address = relay.address.to_string();
         second.coordinator = address.clone();
         let other = thread::spawn(move || {
             let job = Rendezvous::join(second).unwrap();
@@ -434,11 +413,9 @@ fn a_cut_connection_and_a_silent_process_are_named_on_both_sides() {
         let host = Rendezvous::join(first).unwrap();
         job.wait_until(|status| status.processes[1].step == 5);
         if cut {
-            let (near, far) = streams.recv().unwrap();
-            near.shutdown(Shutdown::Both).unwrap();
-            far.shutdown(Shutdown::Both).unwrap();
+            relay.hang_up();
         } else {
-            silent.store(1, Ordering::SeqCst);
+            relay.fall_silent();
         }
         let here = host.barrier("neither", LONG).unwrap_err().to_string();
         let there = stable(other.join().unwrap(), &address);
@@ -532,7 +509,7 @@ fn the_status_tells_of_all_processes_and_only_to_those_with_the_token() {
         assert!(text.lines().any(|found| found == line), "no {line} in {text}");
     }
 
-    let other = query_status(&job.address, Some(&JobToken::random().unwrap()), LONG).unwrap_err();
+    let other = query_status(&job.address, Some(&JobToken::random().unwrap()), None, LONG).unwrap_err();
     insta::assert_snapshot!(stable(other, &job.address), @"the coordinator at ADDRESS has another job token: SPMD_JOB_TOKEN must be the same for every process of a job");
     late.put("end", b"").unwrap();
     late.shutdown(LONG).unwrap();

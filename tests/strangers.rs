@@ -9,25 +9,15 @@ use std::time::{Duration, Instant};
 
 use harness::{command, finish};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use spmd_run::rendezvous::{JobToken, JoinError, JoinOptions, Rendezvous, query_status};
+use spmd_run::rendezvous::{JobToken, JoinError, JoinOptions, Rendezvous, Tls, query_status};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 const LONG: Duration = Duration::from_secs(60);
 
-fn process(address: &str, index: &str) -> Child {
-    let mut command: Command = command([
-        "-n",
-        "2",
-        "--coordinator",
-        address,
-        "--process-id",
-        index,
-        "hlo/scan_layers.hlo",
-        "--repeat",
-        "300",
-        "--metrics",
-        "127.0.0.1:0",
-    ]);
+fn process(address: &str, index: &str, options: &[&str]) -> Child {
+    let place = ["-n", "2", "--coordinator", address, "--process-id", index];
+    let job = ["hlo/scan_layers.hlo", "--repeat", "300", "--metrics", "127.0.0.1:0"];
+    let mut command: Command = command(place.iter().chain(&job).chain(options));
     command.env(JobToken::VARIABLE, TOKEN).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().expect("spmd-run starts")
 }
@@ -47,8 +37,10 @@ fn come(address: &str, crowd: usize) -> Vec<TcpStream> {
     let mut strangers = Vec::new();
     for index in 0..crowd {
         let Ok(mut stream) = TcpStream::connect(address) else { continue };
-        let _ = match index % 5 {
+        let _ = match index % 6 {
             0 => Ok(()),
+            // How TLS begins.
+            5 => stream.write_all(&[22, 3, 1, 1, 0, 1, 0, 0, 252, 3, 3]),
             1 => stream.write_all(b"spmd"),
             2 => stream.write_all(&[index as u8; 4096]),
             3 => stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: coordinator\r\n\r\n"),
@@ -76,40 +68,69 @@ where
     })
 }
 
-fn wrong_token(address: &str) {
+fn wrong_token(address: &str, tls: Option<Tls>) {
     let token = Some(JobToken::random().expect("random bytes"));
-    let error = Rendezvous::join(JoinOptions { token, ..JoinOptions::new(address, 1, 2, LONG) }).expect_err("refused");
+    let join = |token, tls| Rendezvous::join(JoinOptions { token, tls, ..JoinOptions::new(address, 1, 2, LONG) });
+    if tls.is_some() {
+        for (token, tls) in [(token, tls), (Some(TOKEN.parse().expect("a token")), None), (None, None)] {
+            let error = join(token, tls).expect_err("refused");
+            assert!(matches!(error, JoinError::Tls { .. }), "{error}");
+        }
+        assert!(matches!(query_status(address, None, None, LONG), Err(JoinError::Tls { .. })));
+        return;
+    }
+    let error = join(token, None).expect_err("refused");
     assert!(matches!(error, JoinError::OtherJob { .. }), "{error}");
-    let error = Rendezvous::join(JoinOptions::new(address, 1, 2, LONG)).expect_err("refused");
+    let error = join(None, None).expect_err("refused");
     assert!(matches!(error, JoinError::Token { had_token: false, .. }), "{error}");
-    assert!(matches!(query_status(address, None, LONG), Err(JoinError::Token { .. })));
+    assert!(matches!(query_status(address, None, None, LONG), Err(JoinError::Token { .. })));
 }
 
 #[test]
 fn a_job_does_not_mind_strangers() {
+    let strangers = visit(&[], None);
+    // Nobody was told anything that is not for everyone.
+    for mut stranger in strangers {
+        let _ = stranger.set_read_timeout(Some(LONG));
+        let mut answer = Vec::new();
+        let _ = stranger.read_to_end(&mut answer);
+        assert!(answer.is_empty() || answer == NO_COMMON_VERSION, "{answer:?}");
+    }
+}
+
+/// The alert with which a process without TLS answers one that begins with it.
+const NO_COMMON_VERSION: [u8; 7] = [21, 3, 3, 0, 2, 2, 70];
+
+#[test]
+fn an_encrypted_job_does_not_mind_strangers() {
+    for mut stranger in visit(&["--tls"], Some(Tls::OfToken)) {
+        let _ = stranger.set_read_timeout(Some(LONG));
+        let mut answer = Vec::new();
+        let _ = stranger.read_to_end(&mut answer);
+        // Nobody came as far as to see a certificate.
+        assert!(answer.is_empty() || answer.starts_with(&[21, 3]) && answer.len() == 7, "{answer:?}");
+    }
+}
+
+/// Has strangers come to a job before all of its processes have joined and while it runs; returns the first of them.
+fn visit(options: &[&str], tls: Option<Tls>) -> Vec<TcpStream> {
     let address = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address").to_string();
-    let first = process(&address, "0");
+    let first = process(&address, "0", options);
     let start = Instant::now();
     while TcpStream::connect(&address).is_err() {
         assert!(start.elapsed() < LONG, "the coordinator does not start");
         std::thread::sleep(Duration::from_millis(10));
     }
     let mut early = come(&address, crowd());
-    wrong_token(&address);
-    let second = process(&address, "1");
+    wrong_token(&address, tls.clone());
+    let second = process(&address, "1", options);
     let outcomes = drip(&mut early, || {
         let mut late = come(&address, crowd());
-        wrong_token(&address);
+        wrong_token(&address, tls.clone());
         drip(&mut late, || [first, second].map(finish))
     });
     for outcome in outcomes {
         outcome.success("the job");
     }
-    // Nobody was told anything that is not for everyone.
-    for mut stranger in early {
-        let _ = stranger.set_read_timeout(Some(LONG));
-        let mut answer = Vec::new();
-        let _ = stranger.read_to_end(&mut answer);
-        assert_eq!(answer, b"");
-    }
+    early
 }

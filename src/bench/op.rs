@@ -298,7 +298,7 @@ mod tests {
 
     /// What four devices of one process get out of this call of the engine when they put in what the case says.
     fn results(case: &Case, spec: CollectiveSpec) -> Vec<Vec<u8>> {
-        let world = World { process_index: 0, devices_per_process: vec![4] };
+        let world = World { process_index: 0, devices_per_process: vec![4], slices: vec![] };
         let communicator = Communicator::new(world, None, Limits::default()).unwrap();
         let operands: Vec<_> = (0..4).map(|device| vec![case.operand(device).unwrap().into_data()]).collect();
         let repeated = communicator.program(0, vec![spec]).unwrap().repeat(0, 0, 2, &operands).unwrap();

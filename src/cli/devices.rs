@@ -44,10 +44,12 @@ fn text(topology: &Topology) -> String {
     let rows: Vec<Vec<String>> = topology
         .processes()
         .iter()
+        .zip(topology.slices())
         .enumerate()
-        .map(|(index, process)| {
+        .map(|(index, (process, slice))| {
             vec![
                 index.to_string(),
+                slice.to_string(),
                 process.host.clone(),
                 process.pid.to_string(),
                 process.devices.len().to_string(),
@@ -56,13 +58,14 @@ fn text(topology: &Topology) -> String {
             ]
         })
         .collect();
-    let columns = ["#process", "host", "#pid", "#local_device_count", "devices", "kind"];
+    let columns = ["#process", "#slice", "host", "#pid", "#local_device_count", "devices", "kind"];
     let Some(process) = topology.processes().first() else { return String::new() };
     let (major, minor) = process.pjrt_api_version;
     format!(
-        "device_count   {}\nprocess_count  {}\nplatform       {}\nplugin         PJRT C API {major}.{minor}, {}\n\n{}",
+        "device_count   {}\nprocess_count  {}\nslice_count    {}\nplatform       {}\nplugin         PJRT C API {major}.{minor}, {}\n\n{}",
         topology.device_count(),
         topology.processes().len(),
+        topology.slice_count(),
         process.platform,
         process.platform_version.replace('\n', " "),
         table(&columns, &rows)
@@ -88,6 +91,7 @@ fn as_json(topology: &Topology, plugin: &std::path::Path) -> serde_json::Value {
     json!({
         "device_count": topology.device_count(),
         "process_count": topology.processes().len(),
+        "slice_count": topology.slice_count(),
         "platform": first.map(|process| &process.platform),
         "platform_version": first.map(|process| &process.platform_version),
         "pjrt_api_version": first.map(|process| process.pjrt_api_version),

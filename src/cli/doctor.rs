@@ -41,6 +41,8 @@ struct Report {
     plugin: Option<plugins::Found>,
     plugin_error: Option<String>,
     chips: Vec<host::Chip>,
+    /// Who has the device files of TPU chips open.
+    holders: Vec<host::Holder>,
     interfaces: Vec<host::Interface>,
     /// The address that other hosts are given.
     address_for_peers: Option<IpAddr>,
@@ -124,6 +126,7 @@ impl Report {
             plugin,
             plugin_error,
             chips: host::chips(&options.root),
+            holders: host::holders(&options.root),
             address_for_peers: host::best(&interfaces),
             interfaces,
             limits: host::Limits::here(&options.root),
@@ -164,6 +167,9 @@ impl Report {
         }
         for chip in &self.chips {
             row("chip", format!("{} at {}", chip.kind, chip.address));
+        }
+        for host::Holder { device, pid, command } in &self.holders {
+            row("in use", format!("{device} by process {pid} ({command})"));
         }
         for interface in &self.interfaces {
             let used = if Some(interface.address) == self.address_for_peers { ", given to other hosts" } else { "" };

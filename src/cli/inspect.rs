@@ -16,6 +16,7 @@ use spmd_run::partition::{self, CountSource};
 use spmd_run::pjrt::Plugin;
 use spmd_run::runtime::Plan;
 
+use super::job::slice_of;
 use super::launch;
 use super::program::{ProgramOptions, load_plugin};
 use super::{Failure, Format};
@@ -32,6 +33,10 @@ pub struct Options {
     /// Devices of each process [default: the program's devices ÷ N]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=2048))]
     devices_per_process: Option<u32>,
+
+    /// Slices that the processes are divided into, in order
+    #[arg(long, value_name = "S", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    slices: u32,
 
     /// Print the program in this form instead of the report [default with --stage: hlo]
     #[arg(long, value_enum)]
@@ -119,6 +124,7 @@ struct Report {
 }
 
 pub fn main(options: Options) -> Result<u8, Failure> {
+    slice_of(0, options.processes, options.slices)?;
     // As with a run of one process, a launcher tells the story when the plugin ends the process.
     if ControllerEnv::from_env().map_err(Failure::wrong_usage)?.is_none() {
         return launch::run(&launch::this_command(1)?, Some(&options.program.program));
@@ -136,7 +142,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
             form,
             num_replicas_from: counted_by(options.program.num_replicas, counts.replicas, plan.replicas),
             num_partitions_from: counted_by(options.program.num_partitions, counts.partitions, plan.partitions),
-            inspection: inspect::inspect(&plugin()?, program, plan, !options.no_compile)
+            inspection: inspect::inspect(&plugin()?, program, plan, options.slices, !options.no_compile)
                 .map_err(|error| options.program.failure(&bytes, error))?,
         };
         match options.format {

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use spmd_run::cluster::{self, Detected, Environment};
+use spmd_run::cluster::{self, Detected, Environment, Part};
 use spmd_run::launch::{ControllerEnv, Settings};
 use spmd_run::plugins;
-use spmd_run::rendezvous::{Abort, Heartbeat, JobToken, JoinError, JoinOptions};
+use spmd_run::rendezvous::{Abort, Heartbeat, JobToken, JoinError, JoinOptions, Tls};
 use spmd_run::runtime::{self, DataPlaneOptions, Fact, World};
 use spmd_run::transport::mesh::Choice;
 
@@ -48,6 +48,9 @@ pub struct JobOptions {
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 
+    #[command(flatten)]
+    tls: TlsOptions,
+
     /// Whether to join the job of the scheduler that started this process (mpirun, Slurm, torchrun, …)
     #[arg(long, value_enum, default_value = "auto")]
     cluster: Cluster,
@@ -70,8 +73,9 @@ pub struct JobOptions {
     #[command(flatten)]
     launch: LaunchOptions,
 
-    #[command(flatten)]
-    later: LaterOptions,
+    /// Slices that the processes are divided into, in order; a scheduler may say it, too
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    slices: Option<u32>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -88,11 +92,28 @@ enum Cluster {
     None,
 }
 
-/// Options whose names are taken, so that they get a better answer than "unknown flag".
+/// What encrypts a job.
 #[derive(Args)]
-struct LaterOptions {
-    #[arg(long, hide = true)]
-    slices: Option<u32>,
+pub struct TlsOptions {
+    /// Encrypt what processes say to each other, with certificates made of the job's secret, or with those in this folder of
+    /// each host: ca.crt, tls.crt, tls.key, as in a Kubernetes secret
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    tls: Option<Option<PathBuf>>,
+}
+
+impl TlsOptions {
+    /// What was asked for.
+    pub fn chosen(&self) -> Option<Tls> {
+        self.tls.clone().map(|folder| folder.map_or(Tls::OfToken, Tls::OfFolder))
+    }
+
+    /// Checks files that are the same for all processes, as these are on one host.
+    fn check(&self) -> Result<(), Failure> {
+        match self.chosen() {
+            Some(tls @ Tls::OfFolder(_)) => tls.identity(None).map(drop).map_err(join_failure),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Who this process is.
@@ -133,6 +154,7 @@ impl JobOptions {
                 // Other hosts have plugins of their own.
                 if !self.launch.are_over_hosts() {
                     plugins::find(self.plugin.as_deref())?;
+                    self.tls.check()?;
                 }
                 self.launch(processes, files)
             }
@@ -153,7 +175,14 @@ impl JobOptions {
     /// Starts this command again in every process of the job: there it gives way to its program.
     pub fn launch_programs(&self, program: &Path) -> Result<u8, Failure> {
         match self.role(|| Ok(None))? {
-            Role::Launcher { processes } => self.launch(processes, &[program]),
+            Role::Launcher { processes } => {
+                // Other hosts have programs of their own.
+                if !self.launch.are_over_hosts() {
+                    check_program(program)?;
+                    self.tls.check()?;
+                }
+                self.launch(processes, &[program])
+            }
             Role::Controller(_) => Err(Failure::usage("this process is part of a job already")),
         }
     }
@@ -166,9 +195,11 @@ impl JobOptions {
         }
         let settings = Settings {
             devices_per_process: self.devices_per_process(),
+            slices: self.slices,
             plugin: self.plugin.clone(),
             rendezvous_timeout: self.rendezvous_timeout,
             stall_timeout: self.stall_timeout,
+            tls: self.tls.chosen(),
         };
         let mut environment = settings.to_env();
         if let (Some(coordinator), Some(index), Some(count)) = (&self.coordinator, self.process_id, self.processes) {
@@ -191,7 +222,7 @@ impl JobOptions {
 
     /// Decides who this process is, by the options and the environment; `devices` as for [`JobOptions::run`].
     pub fn role(&self, devices: impl FnOnce() -> Result<Option<u32>, Failure>) -> Result<Role, Failure> {
-        self.refuse_later_options()?;
+        self.refuse_missing_transport()?;
         if let Some(environment) = ControllerEnv::from_env().map_err(Failure::wrong_usage)? {
             let ControllerEnv { coordinator, listener, process_index, process_count, token } = environment;
             if process_count == 1 && !self.control.is_watched() {
@@ -205,7 +236,7 @@ impl JobOptions {
             let options = self.control.watch(JoinOptions {
                 host_coordinator: listener,
                 token,
-                ..self.join_options(coordinator, process_index, process_count)
+                ..self.join_options(coordinator, process_index, process_count)?
             })?;
             return Ok(Role::Controller(Membership::Launched(options).into()));
         }
@@ -213,7 +244,7 @@ impl JobOptions {
         if self.launch.are_over_hosts() {
             self.refuse_options_of_members("--hosts starts all processes itself")?;
             let shares = self.launch.shares(processes()?)?.into_iter().flatten();
-            return Ok(Role::Launcher { processes: shares.map(|share| share.processes).sum() });
+            return self.launcher(shares.map(|share| share.processes).sum());
         }
         if let (Some(coordinator), Some(process_index), Some(process_count)) =
             (&self.coordinator, self.process_id, self.processes)
@@ -229,7 +260,7 @@ impl JobOptions {
             let options = JoinOptions {
                 host_coordinator,
                 token,
-                ..self.join_options(coordinator.clone(), process_index, process_count)
+                ..self.join_options(coordinator.clone(), process_index, process_count)?
             };
             return Ok(Role::Controller(Membership::ByHand(self.control.watch(options)?, None).into()));
         }
@@ -255,6 +286,22 @@ impl JobOptions {
         }
         if let Some(single) = single.filter(|_| processes > 1) {
             tracing::info!("{} started one process: -n {processes} starts {processes} on this host", single.scheduler);
+        }
+        self.launcher(processes)
+    }
+
+    /// The one that starts this many processes.
+    fn launcher(&self, processes: u32) -> Result<Role, Failure> {
+        slice_of(0, processes, self.slices.unwrap_or(1))?;
+        let of_others = std::env::var(cluster::MEGASCALE_NUM_SLICES)
+            .ok()
+            .filter(|count| *count != self.slices.unwrap_or(1).to_string());
+        if let Some(count) = of_others {
+            tracing::warn!(
+                "{}={count} is set, and this job has {} slice(s): it may be left over from another job; give --slices",
+                cluster::MEGASCALE_NUM_SLICES,
+                self.slices.unwrap_or(1)
+            );
         }
         Ok(Role::Launcher { processes })
     }
@@ -324,13 +371,21 @@ impl JobOptions {
         } else {
             tracing::debug!("{detected}");
         }
-        let options = JoinOptions {
+        let mut options = JoinOptions {
             host_coordinator,
             token,
-            slice: detected.slice.map_or(0, |slice| slice.index),
             expected_hosts: detected.hosts,
-            ..self.join_options(coordinator, process_index, process_count)
+            ..self.join_options(coordinator, process_index, process_count)?
         };
+        if let Some(slice) = detected.slice {
+            if let Some(slices) = self.slices.filter(|&slices| slices != slice.count) {
+                return Err(Failure::usage(format!(
+                    "--slices {slices}: {scheduler} says that there are {}: leave it out",
+                    slice.count
+                )));
+            }
+            options.slice = slice.index;
+        }
         Ok(Membership::ByHand(self.control.watch(options)?, session))
     }
 
@@ -350,25 +405,31 @@ impl JobOptions {
     }
 
     /// What a process says when it joins, as far as the options go.
-    fn join_options(&self, coordinator: String, process_index: u32, process_count: u32) -> JoinOptions {
-        JoinOptions {
+    fn join_options(
+        &self,
+        coordinator: String,
+        process_index: u32,
+        process_count: u32,
+    ) -> Result<JoinOptions, Failure> {
+        Ok(JoinOptions {
+            slice: slice_of(process_index, process_count, self.slices.unwrap_or(1))?,
+            tls: self.tls.chosen(),
             heartbeat: Heartbeat::within(self.stall_timeout),
             ..JoinOptions::new(coordinator, process_index, process_count, self.rendezvous_timeout)
-        }
+        })
     }
 
-    fn refuse_later_options(&self) -> Result<(), Failure> {
+    fn refuse_missing_transport(&self) -> Result<(), Failure> {
         if self.transport == Transport::Mpi && !cfg!(feature = "mpi") {
             return Err(Failure::usage(
                 "--transport mpi: this spmd-run was built without MPI: build it with `cargo install --path . --features \
                  mpi`, which needs an MPI library and libclang (Debian: libopenmpi-dev, libclang-dev)",
             ));
         }
-        let later = [("--slices", self.later.slices.is_some())];
-        match later.iter().find(|(_, given)| *given) {
-            Some((option, _)) => Err(Failure::usage(format!("{option} is not part of this version"))),
-            None => Ok(()),
+        if self.transport == Transport::Mpi && self.tls.chosen().is_some() {
+            return Err(Failure::usage("--tls: MPI sends the data as it is: take --transport tcp or leave --tls out"));
         }
+        Ok(())
     }
 }
 
@@ -407,6 +468,31 @@ impl Membership {
     }
 }
 
+/// The slice of a process, when all are divided into this many.
+pub(super) fn slice_of(process_index: u32, process_count: u32, slices: u32) -> Result<u32, Failure> {
+    let slice = Part::slice(process_index, process_count, slices);
+    let uneven =
+        || format!("--slices {slices}: {process_count} process(es) cannot be divided into that many of equal size");
+    Ok(slice.ok_or_else(|| Failure::usage(uneven()))?.index)
+}
+
+/// Whether a program can be started, where the system will look for it: what is wrong is then said once.
+fn check_program(program: &Path) -> Result<(), Failure> {
+    let may_run = |path: &Path| {
+        rustix::fs::access(path, rustix::fs::Access::EXEC_OK)?;
+        if path.is_dir() { Err(rustix::io::Errno::ISDIR) } else { Ok(()) }
+    };
+    let wrong = |reason: &dyn std::fmt::Display| Failure::usage(format!("{}: {reason}", program.display()));
+    if program.components().count() != 1 || program.is_absolute() {
+        return may_run(program).map_err(|error| wrong(&std::io::Error::from(error)));
+    }
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    match std::env::split_paths(&folders).any(|folder| may_run(&folder.join(program)).is_ok()) {
+        true => Ok(()),
+        false => Err(wrong(&format!("no such program on the PATH; one in this folder is ./{}", program.display()))),
+    }
+}
+
 /// The job's secret, from a file or the environment.
 pub(super) fn job_token(file: Option<&Path>) -> Result<Option<JobToken>, Failure> {
     let Some(file) = file else {
@@ -419,7 +505,7 @@ pub(super) fn job_token(file: Option<&Path>) -> Result<Option<JobToken>, Failure
 
 pub(super) fn join_failure(error: JoinError) -> Failure {
     match error {
-        JoinError::Options(_) => Failure::wrong_usage(error),
+        JoinError::Options(_) | JoinError::Identity(_) => Failure::wrong_usage(error),
         _ => Failure::peer(error),
     }
 }

@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::json;
 use spmd_run::rendezvous::{JobStatus, ProcessState, ProcessStatus, local_jobs, query_status};
 
-use super::job::{job_token, join_failure};
+use super::job::{TlsOptions, job_token, join_failure};
 use super::report::{print, table};
 use super::{Failure, Format};
 
@@ -21,6 +21,9 @@ pub struct Options {
     /// File with the job's secret [default: $SPMD_JOB_TOKEN]
     #[arg(long, value_name = "FILE", requires = "coordinator")]
     token_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    tls: TlsOptions,
 
     /// Show it again and again, until the job has ended
     #[arg(long)]
@@ -83,7 +86,7 @@ impl Options {
             return Ok(jobs.into_iter().map(|(_, job)| job).collect());
         };
         let token = job_token(self.token_file.as_deref())?;
-        Ok(vec![query_status(address, token.as_ref(), LIMIT).map_err(join_failure)?])
+        Ok(vec![query_status(address, token.as_ref(), self.tls.chosen().as_ref(), LIMIT).map_err(join_failure)?])
     }
 }
 

@@ -28,6 +28,7 @@ use crate::rendezvous::JobToken;
 
 pub use environment::Environment;
 pub use error::ClusterError;
+pub use tpu::SLICES as MEGASCALE_NUM_SLICES;
 
 /// Who starts the processes of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -99,6 +100,13 @@ pub struct Part {
 }
 
 impl Part {
+    /// The slice of a process where all processes are divided into this many slices of equal size, in order; `None` where
+    /// they cannot be.
+    pub fn slice(process_index: u32, process_count: u32, slices: u32) -> Option<Part> {
+        let is_even = slices > 0 && process_count.is_multiple_of(slices);
+        is_even.then(|| Part { index: process_index / (process_count / slices), count: slices })
+    }
+
     /// Checks that the index is one of the count.
     fn new(
         environment: &Environment,

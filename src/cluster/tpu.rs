@@ -8,7 +8,8 @@ const HOST_NAMES: &str = "TPU_WORKER_HOSTNAMES";
 /// The same with ports; goes first in JAX.
 const ADDRESSES: &str = "TPU_PROCESS_ADDRESSES";
 const SLICE: &str = "MEGASCALE_SLICE_ID";
-const SLICES: &str = "MEGASCALE_NUM_SLICES";
+/// How many slices a job on TPUs has.
+pub const SLICES: &str = "MEGASCALE_NUM_SLICES";
 /// On the host of process 0.
 const COORDINATOR: &str = "MEGASCALE_COORDINATOR_ADDRESS";
 const SKIP_METADATA: &str = "TPU_SKIP_MDS_QUERY";

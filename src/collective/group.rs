@@ -9,6 +9,8 @@ pub struct World {
     pub process_index: u32,
     /// Number of devices of each process.
     pub devices_per_process: Vec<u32>,
+    /// The slice of each process; empty where all are of one.
+    pub slices: Vec<u32>,
 }
 
 impl World {
@@ -58,8 +60,8 @@ pub(super) struct Group {
     pub parts: Vec<Part>,
     /// Position of this process in `parts`.
     pub mine: usize,
-    /// Positions in `parts` by host, where there are several hosts and several processes on some of them; else empty.
-    pub hosts: Vec<Vec<usize>>,
+    /// Positions in `parts` by island, where there are several islands and several processes on some of them; else empty.
+    pub islands: Vec<Vec<usize>>,
 }
 
 /// The members of a group on one process.
@@ -71,9 +73,9 @@ pub(super) struct Part {
 }
 
 impl Group {
-    /// The group of these devices; `None` if this process has none of them. `processes` holds every device's process, `hosts`
-    /// a number for each process's host.
-    pub fn new(members: Vec<u32>, processes: &[u32], hosts: &[u32], process_index: u32) -> Option<Group> {
+    /// The group of these devices; `None` if this process has none of them. `processes` holds every device's process, `islands`
+    /// a number for each process's island.
+    pub fn new(members: Vec<u32>, processes: &[u32], islands: &[u32], process_index: u32) -> Option<Group> {
         let mut ranks_of: HashMap<u32, Vec<usize>> = HashMap::new();
         for (rank, &device) in members.iter().enumerate() {
             let process = *processes.get(device as usize)?;
@@ -82,17 +84,17 @@ impl Group {
         let mut parts: Vec<Part> = ranks_of.into_iter().map(|(process, ranks)| Part { process, ranks }).collect();
         parts.sort_by_key(|part| part.process);
         let mine = parts.iter().position(|part| part.process == process_index)?;
-        let mut by_host: Vec<(Option<&u32>, Vec<usize>)> = Vec::new();
+        let mut by_island: Vec<(Option<&u32>, Vec<usize>)> = Vec::new();
         for (index, part) in parts.iter().enumerate() {
-            let host = hosts.get(part.process as usize);
-            match by_host.iter_mut().find(|(other, _)| host.is_some() && *other == host) {
+            let island = islands.get(part.process as usize);
+            match by_island.iter_mut().find(|(other, _)| island.is_some() && *other == island) {
                 Some((_, indices)) => indices.push(index),
-                None => by_host.push((host, vec![index])),
+                None => by_island.push((island, vec![index])),
             }
         }
-        let is_layered = by_host.len() > 1 && by_host.len() < parts.len();
-        let hosts = if is_layered { by_host.into_iter().map(|(_, indices)| indices).collect() } else { Vec::new() };
-        Some(Group { members, parts, mine, hosts })
+        let is_layered = by_island.len() > 1 && by_island.len() < parts.len();
+        let islands = if is_layered { by_island.into_iter().map(|(_, indices)| indices).collect() } else { Vec::new() };
+        Some(Group { members, parts, mine, islands })
     }
 
     /// The ranks of this process' members.
@@ -100,22 +102,23 @@ impl Group {
         &self.parts[self.mine].ranks
     }
 
-    /// The host of the part at `index`, and its place among the parts there.
+    /// The island of the part at `index`, and its place among the parts there.
     pub fn place(&self, index: usize) -> (usize, usize) {
-        let places = self.hosts.iter().enumerate();
-        let mut places = places.filter_map(|(host, parts)| Some((host, parts.iter().position(|part| *part == index)?)));
+        let places = self.islands.iter().enumerate();
+        let mut places =
+            places.filter_map(|(island, parts)| Some((island, parts.iter().position(|part| *part == index)?)));
         places.next().unwrap_or((0, 0))
     }
 
-    /// Position in `parts` of the process that does on `host` what concerns the part at `index`, which is on another one.
-    pub fn carrier(&self, host: usize, index: usize) -> usize {
-        let parts = &self.hosts[host];
+    /// Position in `parts` of the process that does on `island` what concerns the part at `index`, which is on another one.
+    pub fn carrier(&self, island: usize, index: usize) -> usize {
+        let parts = &self.islands[island];
         parts[self.place(index).1 % parts.len()]
     }
 
-    /// Devices of a host.
-    pub fn devices_of(&self, host: usize) -> usize {
-        self.hosts[host].iter().map(|&part| self.parts[part].ranks.len()).sum()
+    /// Devices of an island.
+    pub fn devices_of(&self, island: usize) -> usize {
+        self.islands[island].iter().map(|&part| self.parts[part].ranks.len()).sum()
     }
 
     /// The other processes' parts, beginning with the one after this process, so that not everyone turns to the same

@@ -91,18 +91,18 @@ pub(super) struct Plan {
     local: Vec<Transfer>,
     /// Local ranks whose results are zeros.
     zero: Vec<usize>,
-    /// Everything goes to each host once, and from the process that gets it there to the others.
-    by_hosts: bool,
+    /// Everything goes to each island once, and from the process that gets it there to the others.
+    by_islands: bool,
     /// What comes, or goes on, that way.
     relays: Vec<Relay>,
-    /// The other processes of this host, if there are relays.
+    /// The other processes of this island, if there are relays.
     mates: Vec<u32>,
     /// All devices get the same results: only the first one of each process takes part in the transfers, and hands its
     /// results on.
     spread: bool,
 }
 
-/// The part of one process of another host.
+/// The part of one process of another island.
 #[derive(Debug)]
 struct Relay {
     step: u32,
@@ -112,36 +112,36 @@ struct Relay {
 
 #[derive(Clone, Copy, Debug)]
 enum Way {
-    /// It comes from this process of our host.
+    /// It comes from this process of our island.
     From(u32),
-    /// It comes from the process at this place in the plan's peers, and goes on to the others of our host.
+    /// It comes from the process at this place in the plan's peers, and goes on to the others of our island.
     Onward(usize),
 }
 
 impl Plan {
-    /// Whether processes hand on what they got from other hosts.
-    pub fn is_by_hosts(&self) -> bool {
-        self.by_hosts
+    /// Whether processes hand on what they got from other islands.
+    pub fn is_by_islands(&self) -> bool {
+        self.by_islands
     }
 
-    /// Lets everything that all devices get travel to each host once; `false` if there is nothing of the sort.
-    pub fn go_by_hosts(&mut self, spec: &CollectiveSpec, group: &Group) -> bool {
+    /// Lets everything that all devices get travel to each island once; `false` if there is nothing of the sort.
+    pub fn go_by_islands(&mut self, spec: &CollectiveSpec, group: &Group) -> bool {
         if !same_for_all(&spec.kind) {
             return false;
         }
-        let (host, _) = group.place(group.mine);
+        let (island, _) = group.place(group.mine);
         let local_ranks = group.local_ranks();
         let between = |from: &[usize], to: &[usize]| transfers(spec, group.members.len(), None, from, to);
         let process = |part: usize| group.parts[part].process;
-        let mates = group.hosts[host].iter().copied().filter(|&mate| mate != group.mine);
+        let mates = group.islands[island].iter().copied().filter(|&mate| mate != group.mine);
         self.mates = mates.map(process).collect();
-        self.by_hosts = true;
+        self.by_islands = true;
         self.peers.clear();
         for (index, part) in group.parts.iter().enumerate().filter(|(index, _)| *index != group.mine) {
             let (there, _) = group.place(index);
             let (mut sends, mut receives) = (between(local_ranks, &part.ranks), between(&part.ranks, local_ranks));
-            if there != host {
-                let carrier = group.carrier(host, index);
+            if there != island {
+                let carrier = group.carrier(island, index);
                 if group.carrier(there, group.mine) != index {
                     sends.clear();
                 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::{Side, copy_region};
 use crate::dtype::DType;
 
 /// A dense array in host memory, row-major; an element takes [`DType::size`] bytes, little-endian.
@@ -119,6 +120,22 @@ impl HostArray {
     /// Dtype and dimensions as in HLO text: `f32[8,128]`.
     pub fn shape_text(&self) -> String {
         shape_text(self.dtype, &self.dims)
+    }
+
+    /// The box of `extent` elements from the element `start` on, which lies inside the array.
+    pub(crate) fn part(&self, start: &[usize], extent: &[usize]) -> Result<HostArray, ArrayError> {
+        let mut part = HostArray::zeros(self.dtype, extent)?;
+        let to = Side { dims: extent, start: &vec![0; extent.len()] };
+        let from = Side { dims: &self.dims, start };
+        copy_region(extent, self.dtype.size(), (&self.data, from), (&mut part.data, to));
+        Ok(part)
+    }
+
+    /// Puts an array of the same type in place of the elements from `start` on, where there is room for it.
+    pub(crate) fn set_part(&mut self, start: &[usize], part: &HostArray) {
+        let from = Side { dims: &part.dims, start: &vec![0; part.dims.len()] };
+        let to = Side { dims: &self.dims, start };
+        copy_region(&part.dims, self.dtype.size(), (&part.data, from), (&mut self.data, to));
     }
 
     pub(super) fn elements(&self) -> std::slice::ChunksExact<'_, u8> {

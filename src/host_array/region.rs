@@ -8,7 +8,7 @@ pub(crate) struct Side<'a> {
 
 /// Copies a box of `extent` elements of `element_size` bytes, in runs as long as both layouts allow.
 ///
-/// The three shapes have one rank, the box lies inside both arrays and both slices hold their whole array.
+/// The three shapes have one rank, the box lies inside both arrays and both slices hold it where their array has it.
 pub(crate) fn copy_region(
     extent: &[usize],
     element_size: usize,

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::graph::{Graph, Runs, Walk};
 use super::participants::{Participants, participants};
-use super::traffic::{self, LinkBytes, Pattern};
+use super::traffic::{self, LinkBytes, Pattern, Places};
 use crate::hlo::groups::{self, GroupError};
 use crate::hlo::shape;
 use crate::lower::Layout;
@@ -51,6 +51,7 @@ pub(super) fn collectives(
     graph: &Graph,
     walk: &Walk,
     layout: &Layout,
+    places: Places,
 ) -> Result<(Vec<Collective>, Totals), GroupError> {
     let mut totals = Totals::default();
     let mut of_devices = Vec::new();
@@ -60,7 +61,7 @@ pub(super) fn collectives(
             continue;
         }
         let runs = walk.runs[at];
-        let (collective, once) = collective(graph, at, instruction, runs, layout)?;
+        let (collective, once) = collective(graph, at, instruction, runs, layout, places)?;
         of_devices.resize(once.len(), LinkBytes::default());
         for (total, moved) in of_devices.iter_mut().zip(once) {
             *total += moved.times(runs.times);
@@ -81,9 +82,10 @@ fn collective(
     instruction: &HloInstructionProto,
     runs: Runs,
     layout: &Layout,
+    places: Places,
 ) -> Result<(Collective, Vec<LinkBytes>), GroupError> {
     let opcode = instruction.opcode.strip_suffix("-start").unwrap_or(&instruction.opcode).to_owned();
-    let participants = participants(instruction, layout)?;
+    let participants = participants(instruction, layout, places)?;
     let mut operands: Vec<_> =
         instruction.operand_ids.iter().filter_map(|&id| Some(&*graph.instruction(at, id)?.shape)).collect();
     if opcode == "ragged-all-to-all" {
@@ -91,7 +93,6 @@ fn collective(
         operands.truncate(1);
     }
     let operand_bytes = operands.iter().filter_map(|shape| shape::byte_size(shape)).fold(0, u64::saturating_add);
-    let devices_per_process = layout.devices_per_process.first().copied().unwrap_or(1);
     // Participants bound the number of devices.
     let mut moved = vec![LinkBytes::default(); (layout.replicas * layout.partitions) as usize];
     let mut add = |device: u32, bytes: LinkBytes| {
@@ -109,9 +110,9 @@ fn collective(
     };
     for members in &participants.device_ids {
         match (pattern, &members[..]) {
-            (Some(pattern), group) => traffic::of_group(pattern, group, operand_bytes, devices_per_process, &mut add),
+            (Some(pattern), group) => traffic::of_group(pattern, group, operand_bytes, places, &mut add),
             (None, &[source, target]) => {
-                add(source, traffic::of_pair(source, target, operand_bytes, devices_per_process));
+                add(source, traffic::of_pair(source, target, operand_bytes, places));
             }
             (None, _) => {}
         }
@@ -137,5 +138,9 @@ fn collective(
 
 /// What the device moves that moves most.
 fn busiest(devices: &[LinkBytes]) -> LinkBytes {
-    devices.iter().copied().max_by_key(|moved| (moved.total(), moved.between_processes)).unwrap_or_default()
+    devices
+        .iter()
+        .copied()
+        .max_by_key(|moved| (moved.total(), moved.between_slices, moved.between_processes))
+        .unwrap_or_default()
 }

@@ -22,6 +22,7 @@ pub use graph::{Loop, Runs};
 pub use participants::{Participants, explain_id_mode};
 pub use stage::{Stage, module_at, name_counts};
 pub use traffic::LinkBytes;
+use traffic::Places;
 
 use crate::hlo::{Program, shape};
 use crate::mesh::HloSharding;
@@ -43,6 +44,8 @@ pub struct Inspection {
     pub process_count: u32,
     /// Devices of each process.
     pub devices_per_process: u32,
+    /// Slices that the processes are divided into, in order.
+    pub slice_count: u32,
     /// Who makes the program of one device.
     pub partitioner: Partitioner,
     /// The instructions have an order already: the program has been compiled before.
@@ -133,8 +136,8 @@ pub struct Memory {
     pub temporary_bytes: i64,
 }
 
-/// Inspects a program for a layout. The plan's numbers of replicas and partitions are those of the program. Its memory
-/// is left open unless `with_memory` is set, since that takes a compilation.
+/// Inspects a program for a layout. The plan's numbers of replicas and partitions are those of the program; its processes
+/// are divided evenly into `slices`. Its memory is left open unless `with_memory` is set, since that takes a compilation.
 ///
 /// # Errors
 /// The program is not valid, or XLA cannot partition it. What goes wrong later is part of the result.
@@ -142,6 +145,7 @@ pub fn inspect(
     plugin: &Plugin,
     mut program: Program,
     plan: Plan,
+    slices: u32,
     with_memory: bool,
 ) -> Result<Inspection, RuntimeError> {
     let layout = stage::layout(plan);
@@ -157,8 +161,10 @@ pub fn inspect(
     let module = &pipeline.partitioned.module.proto;
     let graph = Graph::new(module);
     let walk = graph.walk();
+    let devices_per_slice = (plan.processes / slices.max(1)).saturating_mul(plan.devices_per_process);
+    let places = Places { devices_per_process: plan.devices_per_process, devices_per_slice };
     let (collectives, collective_totals) =
-        collectives::collectives(&graph, &walk, &layout).map_err(crate::lower::Error::from)?;
+        collectives::collectives(&graph, &walk, &layout, places).map_err(crate::lower::Error::from)?;
     let (arguments, results) = arrays(&pipeline);
     let mut inspection = Inspection {
         name: module.name.clone(),
@@ -166,6 +172,7 @@ pub fn inspect(
         num_partitions: plan.partitions,
         process_count: plan.processes,
         devices_per_process: plan.devices_per_process,
+        slice_count: slices,
         partitioner,
         is_scheduled,
         runs_whole: pipeline.runs_whole,

@@ -1,11 +1,11 @@
 //! Who takes part in a collective, in words.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::traffic::process_of;
+use super::traffic::Places;
 use crate::hlo::groups::{self, GroupError, GroupMode};
 use crate::lower::Layout;
 use crate::proto::HloInstructionProto;
@@ -22,8 +22,11 @@ pub struct Participants {
     pub id_mode: &'static str,
     /// The groups or pairs in the ids that the program spells, long lists shortened.
     pub description: String,
-    /// In which processes their devices are.
+    /// In which processes their devices are, and in which slices.
     pub placement: String,
+    /// Some groups cross the border of a slice and others do not, or their devices are divided unevenly over slices: an
+    /// axis that belongs inside a slice does not fit.
+    pub straddles_slices: bool,
     /// The groups as global device ids, in rank order; of a collective-permute the (source, target) pairs.
     pub device_ids: Vec<Vec<u32>>,
 }
@@ -48,9 +51,12 @@ fn name(mode: GroupMode) -> &'static str {
 }
 
 /// The participants of a collective in a program for this layout.
-pub(super) fn participants(instruction: &HloInstructionProto, layout: &Layout) -> Result<Participants, GroupError> {
+pub(super) fn participants(
+    instruction: &HloInstructionProto,
+    layout: &Layout,
+    places: Places,
+) -> Result<Participants, GroupError> {
     let (replicas, partitions) = (layout.replicas, layout.partitions);
-    let devices_per_process = layout.devices_per_process.first().copied().unwrap_or(1);
     let mode = groups::group_mode(instruction)?;
     let noun = match mode {
         GroupMode::CrossPartition => "partition",
@@ -73,8 +79,8 @@ pub(super) fn participants(instruction: &HloInstructionProto, layout: &Layout) -
         let pairs = groups::device_pairs(instruction, replicas, partitions)?;
         let description = format!("{}{copies}", pairs_text(&spelled, noun));
         let device_ids: Vec<_> = pairs.into_iter().map(|(source, target)| vec![source, target]).collect();
-        let placement = pairs_placement(&device_ids, layout, devices_per_process);
-        return Ok(Participants { id_mode: name(mode), description, placement, device_ids });
+        let placement = pairs_placement(&device_ids, layout, places);
+        return Ok(Participants { id_mode: name(mode), description, placement, straddles_slices: false, device_ids });
     }
     let spelled = groups::replica_groups(instruction)?;
     let all_take_part = instruction.opcode != "collective-broadcast";
@@ -88,8 +94,9 @@ pub(super) fn participants(instruction: &HloInstructionProto, layout: &Layout) -
         [] => format!("all {} in one group{copies}", counted(everyone as usize, noun)),
         groups => format!("{}{copies}", groups_text(groups, noun)),
     };
-    let placement = groups_placement(&device_ids, layout, devices_per_process);
-    Ok(Participants { id_mode: name(mode), description, placement, device_ids })
+    let placement = groups_placement(&device_ids, layout, places);
+    let straddles_slices = straddles_slices(&device_ids, places);
+    Ok(Participants { id_mode: name(mode), description, placement, straddles_slices, device_ids })
 }
 
 /// As in `4 groups of 2 partitions: {0,1} {2,3} {4,5} {6,7}`.
@@ -132,15 +139,36 @@ fn shortened<T>(items: &[T], between: &str, text: impl Fn(&T) -> String) -> Stri
     parts.join(between)
 }
 
-fn groups_placement(groups: &[Vec<u32>], layout: &Layout, devices_per_process: u32) -> String {
+/// Whether the members that groups have in each slice differ in number, within a group or between groups of equal size.
+fn straddles_slices(groups: &[Vec<u32>], places: Places) -> bool {
+    let shares = groups.iter().map(|group| {
+        let mut members: BTreeMap<u32, usize> = BTreeMap::new();
+        group.iter().for_each(|&device| *members.entry(places.slice_of(device)).or_default() += 1);
+        (group.len(), members.into_values().collect::<Vec<_>>())
+    });
+    let mut share_of_size: BTreeMap<usize, usize> = BTreeMap::new();
+    shares.into_iter().any(|(size, shares)| {
+        let share = *share_of_size.entry(size).or_insert(shares.first().copied().unwrap_or(0));
+        shares.iter().any(|&other| other != share)
+    })
+}
+
+fn groups_placement(groups: &[Vec<u32>], layout: &Layout, places: Places) -> String {
+    let text = placement_in_processes(groups, layout, places);
+    let slices = |group: &Vec<u32>| group.iter().map(|&device| places.slice_of(device)).collect::<BTreeSet<_>>().len();
+    match groups.iter().map(slices).max() {
+        Some(slices) if slices > 1 => format!("{text}, across {slices} slices"),
+        _ => text,
+    }
+}
+
+fn placement_in_processes(groups: &[Vec<u32>], layout: &Layout, places: Places) -> String {
     let processes = layout.devices_per_process.len();
     if processes == 1 {
         return "in one process".to_owned();
     }
-    let spans: Vec<BTreeSet<u32>> = groups
-        .iter()
-        .map(|group| group.iter().map(|&device| process_of(device, devices_per_process)).collect())
-        .collect();
+    let spans: Vec<BTreeSet<u32>> =
+        groups.iter().map(|group| group.iter().map(|&device| places.process_of(device)).collect()).collect();
     let across: Vec<&BTreeSet<u32>> = spans.iter().filter(|span| span.len() > 1).collect();
     let Some(first) = across.first() else {
         return "each group inside one process".to_owned();
@@ -166,17 +194,22 @@ fn groups_placement(groups: &[Vec<u32>], layout: &Layout, devices_per_process: u
     }
 }
 
-fn pairs_placement(pairs: &[Vec<u32>], layout: &Layout, devices_per_process: u32) -> String {
+fn pairs_placement(pairs: &[Vec<u32>], layout: &Layout, places: Places) -> String {
     if layout.devices_per_process.len() == 1 {
         return "in one process".to_owned();
     }
-    let process = |device: &u32| process_of(*device, devices_per_process);
-    let inside = |pair: &&Vec<u32>| pair.iter().map(process).collect::<BTreeSet<_>>().len() == 1;
-    let inside = pairs.iter().filter(inside).count();
-    match (inside, pairs.len() - inside) {
+    let same = |pair: &&Vec<u32>, part_of: &dyn Fn(u32) -> u32| {
+        pair.iter().map(|&device| part_of(device)).collect::<BTreeSet<_>>().len() == 1
+    };
+    let inside = pairs.iter().filter(|pair| same(pair, &|device| places.process_of(device))).count();
+    let text = match (inside, pairs.len() - inside) {
         (_, 0) => "all pairs inside a process".to_owned(),
         (0, _) => "all pairs between processes".to_owned(),
         (inside, across) => format!("{} inside a process, {across} between processes", counted(inside, "pair")),
+    };
+    match pairs.iter().filter(|pair| !same(pair, &|device| places.slice_of(device))).count() {
+        0 => text,
+        far => format!("{text}, {far} of them between slices"),
     }
 }
 
@@ -191,6 +224,16 @@ mod tests {
 
     /// The participants of a collective with these attributes, for processes of two devices.
     fn words(opcode: &str, attributes: &str, replicas: i64, partitions: i64) -> String {
+        words_in_slices(opcode, attributes, replicas, partitions, u32::MAX)
+    }
+
+    fn words_in_slices(
+        opcode: &str,
+        attributes: &str,
+        replicas: i64,
+        partitions: i64,
+        devices_per_slice: u32,
+    ) -> String {
         let to_apply = if opcode == "all-reduce" { ", to_apply=add" } else { "" };
         let text = format!(
             "HloModule m
@@ -210,8 +253,28 @@ ENTRY main {{
         let instructions = module.proto.computations.iter().flat_map(|computation| &computation.instructions);
         let instruction = instructions.into_iter().find(|instruction| instruction.name == "it").unwrap();
         let devices_per_process = vec![2; (replicas * partitions / 2) as usize];
-        let found = participants(instruction, &Layout { replicas, partitions, devices_per_process }).unwrap();
-        format!("{}; {}; {}", found.id_mode, found.description, found.placement)
+        let places = Places { devices_per_process: 2, devices_per_slice };
+        let found = participants(instruction, &Layout { replicas, partitions, devices_per_process }, places).unwrap();
+        let straddles = if found.straddles_slices { "; straddles" } else { "" };
+        format!("{}; {}; {}{straddles}", found.id_mode, found.description, found.placement)
+    }
+
+    #[test]
+    fn slices() {
+        let words = |groups: &str, devices_per_slice| {
+            let attributes = format!("channel_id=1, use_global_device_ids=true, replica_groups={groups}");
+            words_in_slices("all-reduce", &attributes, 1, 8, devices_per_slice)
+        };
+        insta::assert_snapshot!(words("[2,4]<=[8]", 4), @"flattened_id; 2 groups of 4 partitions: {0,1,2,3} {4,5,6,7}; each group spans 2 processes, the first processes 0, 1");
+        insta::assert_snapshot!(words("[4,2]<=[2,4]T(1,0)", 4), @"flattened_id; 4 groups of 2 partitions: {0,4} {1,5} {2,6} {3,7}; each group spans 2 processes, the first processes 0, 2, across 2 slices");
+        insta::assert_snapshot!(words("[1,8]<=[8]", 4), @"flattened_id; 1 group of 8 partitions: {0,1,2,3,4,5,6,7}; the group spans all 4 processes, across 2 slices");
+        // Four devices of a mesh axis, two slices of six and two devices.
+        insta::assert_snapshot!(words("[2,4]<=[8]", 6), @"flattened_id; 2 groups of 4 partitions: {0,1,2,3} {4,5,6,7}; each group spans 2 processes, the first processes 0, 1, across 2 slices; straddles");
+        insta::assert_snapshot!(words("{{0,1,4},{2,3},{5,6,7}}", 4), @"flattened_id; 3 groups of 2 to 3 partitions: {0,1,4} {2,3} {5,6,7}; 1 inside a process, 2 across 2 processes, the first processes 0, 2, across 2 slices; straddles");
+        insta::assert_snapshot!(
+            words_in_slices("collective-permute", "channel_id=1, source_target_pairs={{0,1},{1,2},{3,4},{7,0}}", 1, 8, 4),
+            @"cross_partition; 4 pairs of partitions: 0→1 1→2 3→4 7→0; 1 pair inside a process, 3 between processes, 2 of them between slices"
+        );
     }
 
     #[test]

@@ -12,7 +12,9 @@
 //!
 //! What must cross between processes crosses once and is shared by the `m` devices that the group has in a process:
 //! of the `n - 1` in these figures, `(n-m)/m` are between processes. With all-to-all nothing can be shared: `n-m` are.
+//! The same holds of slices, and what crosses between these is not counted as between processes.
 
+use std::collections::HashMap;
 use std::ops::AddAssign;
 
 use serde::Serialize;
@@ -22,14 +24,16 @@ use serde::Serialize;
 pub struct LinkBytes {
     /// Between devices of one process.
     pub inside_process: u64,
-    /// Between devices of different processes.
+    /// Between devices of different processes of one slice.
     pub between_processes: u64,
+    /// Between devices of different slices.
+    pub between_slices: u64,
 }
 
 impl LinkBytes {
     /// Over all links.
     pub fn total(self) -> u64 {
-        self.inside_process.saturating_add(self.between_processes)
+        self.inside_process.saturating_add(self.between_processes).saturating_add(self.between_slices)
     }
 
     /// The same, several times.
@@ -37,6 +41,7 @@ impl LinkBytes {
         LinkBytes {
             inside_process: self.inside_process.saturating_mul(times),
             between_processes: self.between_processes.saturating_mul(times),
+            between_slices: self.between_slices.saturating_mul(times),
         }
     }
 }
@@ -45,6 +50,7 @@ impl AddAssign for LinkBytes {
     fn add_assign(&mut self, other: LinkBytes) {
         self.inside_process = self.inside_process.saturating_add(other.inside_process);
         self.between_processes = self.between_processes.saturating_add(other.between_processes);
+        self.between_slices = self.between_slices.saturating_add(other.between_slices);
     }
 }
 
@@ -70,9 +76,21 @@ impl Pattern {
     }
 }
 
-/// Which process has a device: ids are dense and processes have equally many.
-pub(super) fn process_of(device: u32, devices_per_process: u32) -> u32 {
-    device / devices_per_process.max(1)
+/// Where devices are: ids are dense, processes have equally many of them, and so have slices.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
+    pub devices_per_process: u32,
+    pub devices_per_slice: u32,
+}
+
+impl Places {
+    pub fn process_of(self, device: u32) -> u32 {
+        device / self.devices_per_process.max(1)
+    }
+
+    pub fn slice_of(self, device: u32) -> u32 {
+        device / self.devices_per_slice.max(1)
+    }
 }
 
 /// What each device of a group moves, for operands of `operand_bytes` on each.
@@ -80,46 +98,73 @@ pub(super) fn of_group(
     pattern: Pattern,
     group: &[u32],
     operand_bytes: u64,
-    devices_per_process: u32,
+    places: Places,
     mut add: impl FnMut(u32, LinkBytes),
 ) {
-    let n = group.len() as u128;
-    let bytes = u128::from(operand_bytes);
-    let mut members = std::collections::HashMap::new();
-    for &device in group {
-        *members.entry(process_of(device, devices_per_process)).or_insert(0u128) += 1;
-    }
-    let first = group.first().map(|&device| process_of(device, devices_per_process));
+    let processes = Crossing::new(pattern, group, operand_bytes, |device| places.process_of(device));
+    let slices = Crossing::new(pattern, group, operand_bytes, |device| places.slice_of(device));
+    let devices = Crossing::new(pattern, group, operand_bytes, |device| device);
     for (rank, &device) in group.iter().enumerate() {
-        let process = process_of(device, devices_per_process);
-        let m = members.get(&process).copied().unwrap_or(1);
-        // Bytes for each of the others, as a fraction of n, before and after sharing within the process.
-        let (whole, between) = match pattern {
-            Pattern::AllReduce => (part(2 * (n - 1), n, bytes), part(2 * (n - m), n * m, bytes)),
-            Pattern::AllGather => (part(n - 1, 1, bytes), part(n - m, m, bytes)),
-            Pattern::ReduceScatter => (part(n - 1, n, bytes), part(n - m, n * m, bytes)),
-            Pattern::AllToAll => (part(n - 1, n, bytes), part(n - m, n, bytes)),
-            Pattern::Broadcast if rank == 0 => (0, 0),
-            Pattern::Broadcast if Some(process) == first => (operand_bytes, 0),
-            Pattern::Broadcast => (operand_bytes, part(1, m, bytes)),
+        let [all, outside, far] = [devices.of(rank), processes.of(rank), slices.of(rank)];
+        let moved = LinkBytes {
+            inside_process: all.saturating_sub(outside),
+            between_processes: outside.saturating_sub(far),
+            between_slices: far,
         };
-        add(device, LinkBytes { inside_process: whole.saturating_sub(between), between_processes: between });
+        add(device, moved);
+    }
+}
+
+/// What a collective moves between the parts that its group is in: devices, processes or slices.
+struct Crossing {
+    pattern: Pattern,
+    operand_bytes: u64,
+    /// The part of each member, by rank.
+    parts: Vec<u32>,
+    /// Members of each part.
+    members: HashMap<u32, u128>,
+}
+
+impl Crossing {
+    fn new(pattern: Pattern, group: &[u32], operand_bytes: u64, part_of: impl Fn(u32) -> u32) -> Crossing {
+        let parts: Vec<u32> = group.iter().map(|&device| part_of(device)).collect();
+        let mut members = HashMap::new();
+        for &part in &parts {
+            *members.entry(part).or_insert(0) += 1;
+        }
+        Crossing { pattern, operand_bytes, parts, members }
+    }
+
+    /// The share of the member of this rank.
+    fn of(&self, rank: usize) -> u64 {
+        let (n, bytes) = (self.parts.len() as u128, u128::from(self.operand_bytes));
+        let m = self.members.get(&self.parts[rank]).copied().unwrap_or(1);
+        match self.pattern {
+            Pattern::AllReduce => fraction(2 * (n - m), n * m, bytes),
+            Pattern::AllGather => fraction(n - m, m, bytes),
+            Pattern::ReduceScatter => fraction(n - m, n * m, bytes),
+            Pattern::AllToAll => fraction(n - m, n, bytes),
+            Pattern::Broadcast if self.parts.first() == Some(&self.parts[rank]) => 0,
+            Pattern::Broadcast => fraction(1, m, bytes),
+        }
     }
 }
 
 /// What a device moves that sends its operand to another.
-pub(super) fn of_pair(source: u32, target: u32, operand_bytes: u64, devices_per_process: u32) -> LinkBytes {
+pub(super) fn of_pair(source: u32, target: u32, operand_bytes: u64, places: Places) -> LinkBytes {
     if source == target {
         LinkBytes::default()
-    } else if process_of(source, devices_per_process) == process_of(target, devices_per_process) {
+    } else if places.process_of(source) == places.process_of(target) {
         LinkBytes { inside_process: operand_bytes, ..LinkBytes::default() }
-    } else {
+    } else if places.slice_of(source) == places.slice_of(target) {
         LinkBytes { between_processes: operand_bytes, ..LinkBytes::default() }
+    } else {
+        LinkBytes { between_slices: operand_bytes, ..LinkBytes::default() }
     }
 }
 
 /// `bytes × numerator / denominator`, rounded up.
-fn part(numerator: u128, denominator: u128, bytes: u128) -> u64 {
+fn fraction(numerator: u128, denominator: u128, bytes: u128) -> u64 {
     let part = bytes.saturating_mul(numerator).div_ceil(denominator.max(1));
     u64::try_from(part).unwrap_or(u64::MAX)
 }
@@ -128,11 +173,40 @@ fn part(numerator: u128, denominator: u128, bytes: u128) -> u64 {
 mod tests {
     use super::*;
 
+    /// All in one slice.
+    fn processes_of(devices_per_process: u32) -> Places {
+        Places { devices_per_process, devices_per_slice: u32::MAX }
+    }
+
+    fn busiest_of(pattern: Pattern, group: &[u32], bytes: u64, places: Places) -> LinkBytes {
+        let mut most = LinkBytes::default();
+        of_group(pattern, group, bytes, places, |_, moved| most = most.max(moved));
+        most
+    }
+
     /// What the busiest device moves: (inside, between).
     fn busiest(pattern: Pattern, group: &[u32], bytes: u64, devices_per_process: u32) -> (u64, u64) {
-        let mut most = LinkBytes::default();
-        of_group(pattern, group, bytes, devices_per_process, |_, moved| most = most.max(moved));
+        let most = busiest_of(pattern, group, bytes, processes_of(devices_per_process));
         (most.inside_process, most.between_processes)
+    }
+
+    /// Two slices of two processes of two devices: a quarter of what crosses between slices for each device of a slice.
+    #[test]
+    fn devices_of_a_slice_share_what_leaves_it() {
+        let all: Vec<u32> = (0..8).collect();
+        let places = Places { devices_per_process: 2, devices_per_slice: 4 };
+        let bytes = |inside_process, between_processes, between_slices| LinkBytes {
+            inside_process,
+            between_processes,
+            between_slices,
+        };
+        assert_eq!(busiest_of(Pattern::AllReduce, &all, 800, places), bytes(800, 400, 200));
+        assert_eq!(busiest_of(Pattern::AllGather, &all, 100, places), bytes(400, 200, 100));
+        assert_eq!(busiest_of(Pattern::AllToAll, &all, 800, places), bytes(100, 200, 400));
+        // A mesh axis over slices: one device of each.
+        assert_eq!(busiest_of(Pattern::AllReduce, &[0, 4], 800, places), bytes(0, 0, 800));
+        assert_eq!(of_pair(1, 2, 64, places), bytes(0, 64, 0));
+        assert_eq!(of_pair(1, 5, 64, places), bytes(0, 0, 64));
     }
 
     #[test]
@@ -168,16 +242,17 @@ mod tests {
     #[test]
     fn processes_with_few_members_cross_more() {
         let mut moved = Vec::new();
-        of_group(Pattern::AllGather, &[0, 1, 2], 60, 2, |device, bytes| moved.push((device, bytes)));
-        let bytes = |inside_process, between_processes| LinkBytes { inside_process, between_processes };
+        of_group(Pattern::AllGather, &[0, 1, 2], 60, processes_of(2), |device, bytes| moved.push((device, bytes)));
+        let bytes =
+            |inside_process, between_processes| LinkBytes { inside_process, between_processes, between_slices: 0 };
         assert_eq!(moved, [(0, bytes(90, 30)), (1, bytes(90, 30)), (2, bytes(0, 120))]);
     }
 
     #[test]
     fn pairs() {
-        assert_eq!(of_pair(0, 0, 64, 2), LinkBytes::default());
-        assert_eq!(of_pair(0, 1, 64, 2), LinkBytes { inside_process: 64, between_processes: 0 });
-        assert_eq!(of_pair(1, 2, 64, 2), LinkBytes { inside_process: 0, between_processes: 64 });
+        assert_eq!(of_pair(0, 0, 64, processes_of(2)), LinkBytes::default());
+        assert_eq!(of_pair(0, 1, 64, processes_of(2)), LinkBytes { inside_process: 64, ..LinkBytes::default() });
+        assert_eq!(of_pair(1, 2, 64, processes_of(2)), LinkBytes { between_processes: 64, ..LinkBytes::default() });
     }
 
     #[test]

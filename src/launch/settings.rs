@@ -4,9 +4,12 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use super::environment::EnvironmentError;
+use crate::rendezvous::Tls;
 
 /// The number of devices that each process makes.
 pub const DEVICES_PER_PROCESS: &str = "SPMD_DEVICES_PER_PROCESS";
+/// The number of slices that the processes are divided into.
+pub const SLICES: &str = "SPMD_SLICES";
 /// The plugin's name or path.
 pub const PLUGIN: &str = "SPMD_PLUGIN";
 /// Seconds until all processes must have joined.
@@ -14,29 +17,39 @@ pub const RENDEZVOUS_TIMEOUT: &str = "SPMD_RENDEZVOUS_TIMEOUT";
 /// Seconds that a process waits for the others.
 pub const STALL_TIMEOUT: &str = "SPMD_STALL_TIMEOUT";
 
+/// That connections are encrypted: with certificates made of the job's token (`job`), or those in a folder.
+pub const TLS: &str = "SPMD_TLS";
+const TLS_OF_TOKEN: &str = "job";
+
 /// All of them.
-pub(super) const NAMES: [&str; 4] = [DEVICES_PER_PROCESS, PLUGIN, RENDEZVOUS_TIMEOUT, STALL_TIMEOUT];
+pub(super) const NAMES: [&str; 6] = [DEVICES_PER_PROCESS, SLICES, PLUGIN, RENDEZVOUS_TIMEOUT, STALL_TIMEOUT, TLS];
 
 /// What the user said to `spmd-run`, for a program that joins the job by itself.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// `--devices-per-process`
     pub devices_per_process: Option<u32>,
+    /// `--slices`
+    pub slices: Option<u32>,
     /// `--plugin`
     pub plugin: Option<String>,
     /// `--rendezvous-timeout`
     pub rendezvous_timeout: Duration,
     /// `--stall-timeout`
     pub stall_timeout: Duration,
+    /// `--tls`
+    pub tls: Option<Tls>,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
             devices_per_process: None,
+            slices: None,
             plugin: None,
             rendezvous_timeout: Duration::from_secs(300),
             stall_timeout: Duration::from_secs(600),
+            tls: None,
         }
     }
 }
@@ -52,11 +65,16 @@ impl Settings {
 
     fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, EnvironmentError> {
         let mut settings = Settings { plugin: variable(PLUGIN), ..Settings::default() };
-        if let Some(count) = variable(DEVICES_PER_PROCESS) {
+        for (name, place) in [(DEVICES_PER_PROCESS, &mut settings.devices_per_process), (SLICES, &mut settings.slices)]
+        {
+            let Some(count) = variable(name) else { continue };
             let number = count.parse().ok().filter(|&number: &u32| number > 0);
-            settings.devices_per_process =
-                Some(number.ok_or_else(|| wrong(DEVICES_PER_PROCESS, count, "it must be a number above 0"))?);
+            *place = Some(number.ok_or_else(|| wrong(name, count, "it must be a number above 0"))?);
         }
+        settings.tls = variable(TLS).map(|text| match &*text {
+            TLS_OF_TOKEN => Tls::OfToken,
+            folder => Tls::OfFolder(folder.into()),
+        });
         for (name, place) in
             [(RENDEZVOUS_TIMEOUT, &mut settings.rendezvous_timeout), (STALL_TIMEOUT, &mut settings.stall_timeout)]
         {
@@ -69,12 +87,17 @@ impl Settings {
 
     /// The environment variables that say the same.
     pub fn to_env(&self) -> Vec<(&'static str, OsString)> {
-        let devices = self.devices_per_process.map(|count| (DEVICES_PER_PROCESS, count.to_string().into()));
+        let counts = [(DEVICES_PER_PROCESS, self.devices_per_process), (SLICES, self.slices)];
+        let counts = counts.into_iter().filter_map(|(name, count)| Some((name, count?.to_string().into())));
         let plugin = self.plugin.clone().map(|plugin| (PLUGIN, plugin.into()));
         let seconds = |limit: Duration| limit.as_secs_f64().to_string().into();
         let limits =
             [(RENDEZVOUS_TIMEOUT, seconds(self.rendezvous_timeout)), (STALL_TIMEOUT, seconds(self.stall_timeout))];
-        devices.into_iter().chain(plugin).chain(limits).collect()
+        let tls = self.tls.as_ref().map(|tls| match tls {
+            Tls::OfToken => TLS_OF_TOKEN.into(),
+            Tls::OfFolder(folder) => folder.into(),
+        });
+        counts.chain(plugin).chain(limits).chain(tls.map(|tls| (TLS, tls))).collect()
     }
 }
 
@@ -92,13 +115,18 @@ mod tests {
     fn settings_travel_through_the_environment() {
         let settings = Settings {
             devices_per_process: Some(2),
+            slices: Some(2),
             plugin: Some("cpu".to_owned()),
             rendezvous_timeout: Duration::from_millis(1500),
             stall_timeout: Duration::from_secs(7),
+            tls: Some(Tls::OfFolder("certificates".into())),
         };
         let variables: HashMap<&str, OsString> = settings.to_env().into_iter().collect();
         let read = Settings::read(|name| variables.get(name)?.clone().into_string().ok()).unwrap();
         assert_eq!(read, settings);
+        let settings = Settings { tls: Some(Tls::OfToken), ..settings };
+        let variables: HashMap<&str, OsString> = settings.to_env().into_iter().collect();
+        assert_eq!(Settings::read(|name| variables.get(name)?.clone().into_string().ok()).unwrap(), settings);
         assert_eq!(Settings::read(|_| None).unwrap(), Settings::default());
     }
 

@@ -14,6 +14,7 @@ mod plan;
 mod reduction;
 pub mod replay;
 mod strip;
+mod transposes;
 
 #[cfg(test)]
 mod tests;
@@ -152,6 +153,7 @@ pub fn lower(module: &HloModule, layout: &Layout) -> Result<Lowered, Error> {
     plan::refuse_unsupported(proto)?;
     strip::strip(proto);
     desync::desync(proto)?;
+    transposes::before_reductions(proto);
 
     let mut bridged = HashMap::new();
     for at in 0..proto.computations.len() {

@@ -788,3 +788,38 @@ fn pairs_inside_one_process_only_are_not_taken_for_those_of_all() {
     let layout = Layout { replicas: 1, partitions: 4, devices_per_process: vec![2, 2] };
     assert_eq!(lower(&module, &layout).unwrap().collectives.len(), 1);
 }
+
+#[test]
+fn a_transpose_of_a_reduced_array_comes_before_the_reduction() {
+    let text = module(&format!(
+        "ENTRY main {{
+  x = f32[4,2] parameter(0)
+  grad = f32[4,2] all-reduce(x), {EVERYONE}, to_apply=add
+  late = f32[2,4]{{0,1}} transpose(grad), dimensions={{1,0}}
+  kept = f32[4,2] all-reduce(x), {EVERYONE}, to_apply=add
+  also = f32[2,4] transpose(kept), dimensions={{1,0}}
+  again = f32[2,4] all-reduce(late), {EVERYONE}, to_apply=add
+  back = f32[4,2] transpose(again), dimensions={{1,0}}
+  ROOT all = (f32[4,2], f32[4,2], f32[2,4]) tuple(kept, back, also)
+}}"
+    ));
+    insta::assert_snapshot!(text_of(&over_four(&text)), @r#"
+    ENTRY %main {
+      %collectives.1 = u32[] constant(0)
+      %x.1 = f32[4,2] parameter(0)
+      %late = f32[2,4] transpose(%x.1), dimensions={1,0}
+      %grad = (f32[2,4], u32[]) custom-call(%late, %collectives.1), operand_layout_constraints={f32[2,4]{1,0}, u32[]}, backend_config="{key = 0 : i64}"
+      %grad.1 = f32[2,4] get-tuple-element(%grad), index=0
+      %grad.2 = u32[] get-tuple-element(%grad), index=1
+      %kept = (f32[4,2], u32[]) custom-call(%x.1, %grad.2), operand_layout_constraints={f32[4,2]{1,0}, u32[]}, backend_config="{key = 1 : i64}"
+      %kept.1 = f32[4,2] get-tuple-element(%kept), index=0
+      %kept.2 = u32[] get-tuple-element(%kept), index=1
+      %also = f32[2,4] transpose(%kept.1), dimensions={1,0}
+      %back = f32[4,2] transpose(%grad.1), dimensions={1,0}
+      %again = (f32[4,2], u32[]) custom-call(%back, %kept.2), operand_layout_constraints={f32[4,2]{1,0}, u32[]}, backend_config="{key = 2 : i64}"
+      %again.1 = f32[4,2] get-tuple-element(%again), index=0
+      %again.2 = u32[] get-tuple-element(%again), index=1
+      ROOT %all = (f32[4,2], f32[4,2], f32[2,4]) tuple(%kept.1, %again.1, %also)
+    }
+    "#);
+}

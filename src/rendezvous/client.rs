@@ -1,13 +1,15 @@
 //! A process's side of the rendezvous.
 
 use std::collections::HashMap;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use crate::channel::{Identity, Reader, Writer};
 
 use super::connect::{Connection, JOIN_CALL, connect, own_address};
 use super::coordinator::{Coordinator, CoordinatorOptions};
@@ -33,6 +35,8 @@ pub struct Rendezvous {
     process_index: u32,
     process_count: u32,
     hosts: Vec<String>,
+    slice: u32,
+    identity: Option<Identity>,
     link: Arc<Link>,
     reader: Mutex<Option<JoinHandle<()>>>,
     coordinator: Mutex<Option<Coordinator>>,
@@ -50,6 +54,7 @@ impl Rendezvous {
                 "there is no process {process_index} among {process_count}: process indices start at 0"
             )));
         }
+        let identity = options.tls.as_ref().map(|tls| tls.identity(options.token.as_ref())).transpose()?;
         let mut address = options.coordinator.clone();
         let coordinator = match options.host_coordinator.take() {
             None => None,
@@ -70,6 +75,7 @@ impl Rendezvous {
                     listener,
                     CoordinatorOptions {
                         key: Key::new(options.token.as_ref()),
+                        identity: identity.clone(),
                         job: JobId::of(options.token.as_ref()),
                         process_count,
                         version: options.version.clone(),
@@ -82,13 +88,16 @@ impl Rendezvous {
             }
         };
 
-        let Connection { stream, decoder, heartbeat, address } = connect(&options, &address, deadline)?;
+        let Connection { channel, decoder, heartbeat, address } =
+            connect(&options, identity.as_ref(), &address, deadline)?;
         let failed = |source| JoinError::Io { what: "use the connection to the coordinator", source };
-        stream.set_read_timeout(Some(heartbeat.interval.max(Duration::from_millis(1)))).map_err(failed)?;
-        stream.set_write_timeout(Some(heartbeat.limit.max(Duration::from_millis(1)))).map_err(failed)?;
+        let closer = Arc::clone(channel.socket());
+        closer.set_read_timeout(Some(heartbeat.interval.max(Duration::from_millis(1)))).map_err(failed)?;
+        closer.set_write_timeout(Some(heartbeat.limit.max(Duration::from_millis(1)))).map_err(failed)?;
+        let (reader, writer) = channel.split();
         let link = Arc::new(Link {
-            writer: Mutex::new(stream.try_clone().map_err(failed)?),
-            closer: stream.try_clone().map_err(failed)?,
+            writer: Mutex::new(writer),
+            closer,
             report: Mutex::new(Box::new(Progress::default)),
             calls: Mutex::new(Calls {
                 next: JOIN_CALL + 1,
@@ -103,13 +112,15 @@ impl Rendezvous {
             .name("rendezvous".to_owned())
             .spawn({
                 let link = link.clone();
-                move || link.read_all(stream, decoder, heartbeat, &address)
+                move || link.read_all(reader, decoder, heartbeat, &address)
             })
             .map_err(|source| JoinError::Io { what: "start the rendezvous thread", source })?;
         let mut rendezvous = Self {
             process_index,
             process_count,
             hosts: Vec::new(),
+            slice: options.slice,
+            identity,
             link,
             reader: Mutex::new(Some(reader)),
             coordinator: Mutex::new(coordinator),
@@ -142,6 +153,16 @@ impl Rendezvous {
     /// The names of all processes' hosts, by process index.
     pub fn hosts(&self) -> &[String] {
         &self.hosts
+    }
+
+    /// The slice that this process said it belongs to.
+    pub fn slice_index(&self) -> u32 {
+        self.slice
+    }
+
+    /// What the job's connections are encrypted with, if they are.
+    pub fn identity(&self) -> Option<&Identity> {
+        self.identity.as_ref()
     }
 
     /// Stores a value under a key for all processes. A key keeps its first value; another one is an error.
@@ -278,9 +299,9 @@ type Callback = Box<dyn FnOnce(&Abort) + Send>;
 
 /// The connection to the coordinator.
 struct Link {
-    writer: Mutex<TcpStream>,
+    writer: Mutex<Writer>,
     /// The same socket, to shut down without the writer's lock.
-    closer: TcpStream,
+    closer: Arc<TcpStream>,
     /// What signs of life tell.
     report: Mutex<Box<dyn Fn() -> Progress + Send>>,
     calls: Mutex<Calls>,
@@ -316,7 +337,7 @@ impl Link {
             RendezvousError::Rejected(error.to_string())
         })?;
         let mut writer = lock(&self.writer);
-        let written = writer.write_all(&head).and_then(|()| writer.write_all(body));
+        let written = write(&mut writer, &[&head, body]);
         drop(writer);
         if let Err(error) = written {
             tracing::debug!("cannot write to the coordinator: {error}");
@@ -359,7 +380,7 @@ impl Link {
     }
 
     /// Hands answers to their callers and sends signs of life, until the connection ends.
-    fn read_all(&self, mut stream: TcpStream, mut decoder: Decoder, heartbeat: Heartbeat, address: &str) {
+    fn read_all(&self, mut stream: Reader, mut decoder: Decoder, heartbeat: Heartbeat, address: &str) {
         let silences = heartbeat.beats();
         let mut silent = 0;
         let mut last_beat = Instant::now();
@@ -377,7 +398,7 @@ impl Link {
                 let beat = encode_head(0, &Request::Heartbeat(progress), 0).unwrap_or_default();
                 // Whoever holds the lock is writing, which is a sign of life as well.
                 if let Ok(mut writer) = self.writer.try_lock()
-                    && writer.write_all(&beat).is_err()
+                    && write(&mut writer, &[&beat]).is_err()
                 {
                     tracing::debug!("cannot write to the coordinator");
                 }
@@ -393,7 +414,7 @@ impl Link {
                 // must not take that for the coordinator's silence.
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                     silent += 1;
-                    if is_cut_off(stream.as_fd()) {
+                    if is_cut_off(stream.socket().as_fd()) {
                         break "its host cannot be reached any more".to_owned();
                     }
                     if silent == silences.div_ceil(2) {
@@ -456,6 +477,11 @@ fn named(what: &str, name: &str) -> Result<String, RendezvousError> {
         )));
     }
     Ok(name.to_owned())
+}
+
+fn write(writer: &mut Writer, parts: &[&[u8]]) -> io::Result<()> {
+    parts.iter().try_for_each(|part| writer.write_all(part))?;
+    writer.flush()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -5,11 +5,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, T
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use crate::channel::{Channel, Identity, NEEDS_TLS, is_alert, reason_of_refusal};
+
 use super::handshake::{HELLO_LENGTH, Hellos, Key, MARK_LENGTH, VERDICT_LENGTH, hello, is_marked, job, version};
 use super::report::Seconds;
 use super::status::JobStatus;
 use super::wire::{Decoder, Frame, Join, LIMITS, PROTOCOL, Request, Response};
-use super::{Heartbeat, JobId, JobToken, JoinError, JoinOptions};
+use super::{Heartbeat, JobId, JobToken, JoinError, JoinOptions, Tls};
 
 /// The call number of the first request, which is answered when all have joined.
 pub const JOIN_CALL: u64 = 1;
@@ -20,6 +22,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const WAITING_LINE: Duration = Duration::from_secs(5);
 const LISTEN_RESOLVE_LIMIT: Duration = Duration::from_secs(10);
 const MAX_HOST: usize = 255;
+/// As many bytes tell an alert of TLS from the mark.
+const ALERT_MARK_LENGTH: usize = 2;
 
 /// Opens the socket for a coordinator at `HOST:PORT`; port 0 takes a free one.
 ///
@@ -45,17 +49,23 @@ pub fn own_address(listener: &TcpListener) -> io::Result<SocketAddr> {
 
 /// A connection on which this process has been accepted.
 pub struct Connection {
-    pub stream: TcpStream,
+    pub channel: Channel,
     pub decoder: Decoder,
     pub heartbeat: Heartbeat,
     pub address: String,
 }
 
 /// Connects, proves the token and joins; tries again while the coordinator may not be there yet.
-pub fn connect(options: &JoinOptions, address: &str, deadline: Instant) -> Result<Connection, JoinError> {
+pub fn connect(
+    options: &JoinOptions,
+    identity: Option<&Identity>,
+    address: &str,
+    deadline: Instant,
+) -> Result<Connection, JoinError> {
     let dial = Dial {
         address,
         token: options.token.as_ref(),
+        identity,
         job: JobId::of(options.token.as_ref()),
         timeout: options.timeout,
         deadline,
@@ -71,9 +81,9 @@ pub fn connect(options: &JoinOptions, address: &str, deadline: Instant) -> Resul
             timeout: dial.left(),
         })
     };
-    let Answered { stream, decoder, answer } = dial.call(&join)?;
+    let Answered { channel, decoder, answer } = dial.call(&join)?;
     match answer.message {
-        Response::Accepted(heartbeat) => Ok(Connection { stream, decoder, heartbeat, address: address.to_owned() }),
+        Response::Accepted(heartbeat) => Ok(Connection { channel, decoder, heartbeat, address: address.to_owned() }),
         Response::Refused(reason) => Err(JoinError::Refused(reason)),
         _ => Err(JoinError::NotACoordinator(address.to_owned())),
     }
@@ -81,10 +91,24 @@ pub fn connect(options: &JoinOptions, address: &str, deadline: Instant) -> Resul
 
 /// Asks a coordinator how its job is doing.
 ///
-/// `token` is the job's; without one only a loopback address is allowed. Neither is tried again.
-pub fn query_status(address: &str, token: Option<&JobToken>, timeout: Duration) -> Result<JobStatus, JoinError> {
+/// `token` and `tls` are the job's; without a token only a loopback address is allowed. Nothing is tried again.
+pub fn query_status(
+    address: &str,
+    token: Option<&JobToken>,
+    tls: Option<&Tls>,
+    timeout: Duration,
+) -> Result<JobStatus, JoinError> {
     let deadline = Instant::now() + timeout.min(Duration::from_secs(3600));
-    let dial = Dial { address, token, job: JobId::default(), timeout, deadline, is_patient: false };
+    let identity = tls.map(|tls| tls.identity(token)).transpose()?;
+    let dial = Dial {
+        address,
+        token,
+        identity: identity.as_ref(),
+        job: JobId::default(),
+        timeout,
+        deadline,
+        is_patient: false,
+    };
     let Answered { answer, .. } = dial.call(&|| Request::Status)?;
     match answer.message {
         Response::Value => postcard::from_bytes(&answer.body).ok(),
@@ -97,6 +121,7 @@ pub fn query_status(address: &str, token: Option<&JobToken>, timeout: Duration) 
 struct Dial<'a> {
     address: &'a str,
     token: Option<&'a JobToken>,
+    identity: Option<&'a Identity>,
     job: JobId,
     /// What the deadline was made of, for messages.
     timeout: Duration,
@@ -107,7 +132,7 @@ struct Dial<'a> {
 
 /// A coordinator that knows the token, and its answer to the first request.
 struct Answered {
-    stream: TcpStream,
+    channel: Channel,
     decoder: Decoder,
     answer: Frame<Response>,
 }
@@ -230,7 +255,13 @@ impl Dial<'_> {
                 Err(error) => failure = passing(error),
                 Ok(stream) => match self.enter(stream, request) {
                     Ok(answered) => return Ok(answered),
-                    Err(EnterError::Io(error)) => failure = passing(error),
+                    Err(EnterError::Io(error)) => match reason_of_refusal(&error) {
+                        Some(reason) => {
+                            let address = shown(self.address, Some(at));
+                            return Err(Failure::Final(JoinError::Tls { address, reason }));
+                        }
+                        None => failure = passing(error),
+                    },
                     Err(EnterError::Final(error)) => return Err(Failure::Final(error)),
                 },
             }
@@ -238,19 +269,21 @@ impl Dial<'_> {
         Err(Failure::Passing(failure))
     }
 
-    fn enter(&self, mut stream: TcpStream, request: &dyn Fn() -> Request) -> Result<Answered, EnterError> {
+    fn enter(&self, stream: TcpStream, request: &dyn Fn() -> Request) -> Result<Answered, EnterError> {
         stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(self.left()))?;
-        stream.set_read_timeout(Some(self.left()))?;
-        self.prove(&mut stream)?;
-        stream.write_all(&Frame::new(JOIN_CALL, request()).head().map_err(io::Error::other)?)?;
+        let mut channel = Channel::call(stream, self.identity, self.deadline)?;
+        channel.socket().set_write_timeout(Some(self.left()))?;
+        channel.socket().set_read_timeout(Some(self.left()))?;
+        self.prove(&mut channel)?;
+        channel.write_all(&Frame::new(JOIN_CALL, request()).head().map_err(io::Error::other)?)?;
+        channel.flush()?;
         let mut decoder = Decoder::new(LIMITS);
         let mut chunk = [0; 4096];
         loop {
             if let Some(answer) = decoder.next().map_err(io::Error::other)? {
-                return Ok(Answered { stream, decoder, answer });
+                return Ok(Answered { channel, decoder, answer });
             }
-            match stream.read(&mut chunk)? {
+            match channel.read(&mut chunk)? {
                 0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 count => decoder.push(&chunk[..count]),
             }
@@ -258,17 +291,24 @@ impl Dial<'_> {
     }
 
     /// The handshake.
-    fn prove(&self, stream: &mut TcpStream) -> Result<(), EnterError> {
+    fn prove(&self, channel: &mut Channel) -> Result<(), EnterError> {
         let address = || self.address.to_owned();
         let peer = hello(self.job)?;
-        stream.write_all(&peer)?;
+        channel.write_all(&peer)?;
+        channel.flush()?;
         let mut coordinator = [0; HELLO_LENGTH];
         let (mark, rest) = coordinator.split_at_mut(MARK_LENGTH);
-        stream.read_exact(mark)?;
+        let (first, others) = mark.split_at_mut(ALERT_MARK_LENGTH);
+        channel.read_exact(first)?;
+        if is_alert(first) {
+            let reason = NEEDS_TLS.to_owned();
+            return Err(EnterError::Final(JoinError::Tls { address: address(), reason }));
+        }
+        channel.read_exact(others)?;
         if !is_marked(mark) {
             return Err(EnterError::Final(JoinError::NotACoordinator(address())));
         }
-        stream.read_exact(rest)?;
+        channel.read_exact(rest)?;
         let theirs = version(&coordinator);
         if theirs != PROTOCOL {
             return Err(EnterError::Final(JoinError::Protocol { address: address(), ours: PROTOCOL, theirs }));
@@ -278,10 +318,11 @@ impl Dial<'_> {
             return Err(EnterError::Final(JoinError::OtherJob { address: address(), ours, theirs }));
         }
         let key = Key::new(self.token);
-        let hellos = Hellos { peer, coordinator };
-        stream.write_all(&key.peer_proof(&hellos))?;
+        let hellos = Hellos { peer, coordinator, binding: channel.binding()? };
+        channel.write_all(&key.peer_proof(&hellos))?;
+        channel.flush()?;
         let mut verdict = [0; VERDICT_LENGTH];
-        stream.read_exact(&mut verdict)?;
+        channel.read_exact(&mut verdict)?;
         if !key.accepts_coordinator(&hellos, verdict) {
             return Err(EnterError::Final(JoinError::Token { address: address(), had_token: self.token.is_some() }));
         }

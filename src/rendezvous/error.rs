@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::report::{Abort, Missing, Seconds};
 use super::token::JobId;
+use crate::channel::IdentityError;
 
 /// Why a process could not join its job.
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +88,17 @@ pub enum JoinError {
         /// Whether this process has a token.
         had_token: bool,
     },
+    /// One of the two has TLS and the other has not, or does not trust the other's certificate.
+    #[error("cannot talk to the coordinator at {address}: {reason}")]
+    Tls {
+        /// The coordinator's address.
+        address: String,
+        /// What stands against it, said of the coordinator.
+        reason: String,
+    },
+    /// This process's own certificate cannot be used.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
     /// Process 0 may not open as many connections as the job has processes.
     #[error(
         "a job of {process_count} processes needs {needed} open files in process 0, which may have {limit}: raise the \

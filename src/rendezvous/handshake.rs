@@ -34,7 +34,9 @@ impl Key {
     }
 
     fn proof(&self, role: &[u8], hellos: &Hellos) -> blake3::Hash {
-        blake3::Hasher::new_keyed(&self.0).update(role).update(&hellos.peer).update(&hellos.coordinator).finalize()
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(role).update(&hellos.peer).update(&hellos.coordinator);
+        hasher.update(hellos.binding.as_ref().map_or(&[], |binding| &binding[..])).finalize()
     }
 
     /// The proof that a peer sends.
@@ -68,6 +70,8 @@ pub const REFUSAL: [u8; VERDICT_LENGTH] = [0; VERDICT_LENGTH];
 pub struct Hellos {
     pub peer: [u8; HELLO_LENGTH],
     pub coordinator: [u8; HELLO_LENGTH],
+    /// What only the two ends of an encrypted connection know, so that nobody passes a proof on from one to another.
+    pub binding: Option<[u8; 32]>,
 }
 
 /// A hello of a process of this job, with a fresh challenge.
@@ -110,7 +114,7 @@ mod tests {
         let token = JobToken::random().unwrap();
         let (key, other, none) = (Key::new(Some(&token)), Key::new(Some(&JobToken::random().unwrap())), Key::new(None));
         let id = JobId::of(Some(&token));
-        let hellos = Hellos { peer: hello(id).unwrap(), coordinator: hello(id).unwrap() };
+        let hellos = Hellos { peer: hello(id).unwrap(), coordinator: hello(id).unwrap(), binding: Some([1; 32]) };
         assert!(key.accepts_peer(&hellos, key.peer_proof(&hellos)));
         assert!(key.accepts_coordinator(&hellos, key.verdict(&hellos)));
         for wrong in [&other, &none] {
@@ -123,6 +127,10 @@ mod tests {
         assert!(!key.accepts_coordinator(&hellos, reflected));
         let replayed = Hellos { coordinator: hello(id).unwrap(), ..hellos };
         assert!(!key.accepts_peer(&replayed, key.peer_proof(&hellos)));
+        let proof = key.peer_proof(&hellos);
+        let elsewhere = Hellos { binding: Some([2; 32]), ..hellos };
+        assert!(!key.accepts_peer(&elsewhere, proof));
+        let hellos = elsewhere;
         assert_eq!((version(&hellos.peer), job(&hellos.peer)), (PROTOCOL, id));
         assert!(is_marked(&hellos.peer) && !is_marked(b"HTTP/1.1"));
     }

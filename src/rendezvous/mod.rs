@@ -2,7 +2,8 @@
 //!
 //! The coordinator runs on a thread of its own inside process 0. Every process, process 0 too, holds one TCP
 //! connection to it, which carries requests, answers and heartbeats. A peer proves that it knows the job token before
-//! anything else it sends is read, and the coordinator proves it in turn; what follows is neither encrypted nor signed.
+//! anything else it sends is read, and the coordinator proves it in turn. What follows is neither encrypted nor signed unless
+//! the job asks for it ([`Tls`]): then all of this happens in TLS.
 //! No wait is without limit, and a wait that runs out says which processes are missing.
 //!
 //! ```
@@ -34,6 +35,7 @@ mod progress;
 mod reach;
 mod report;
 mod status;
+mod tls;
 mod token;
 mod wire;
 
@@ -49,6 +51,7 @@ pub use local::local_jobs;
 pub use progress::Progress;
 pub use report::{Abort, Missing, MissingProcess, Place, ProcessList};
 pub use status::{JobStatus, ProcessState, ProcessStatus};
+pub use tls::Tls;
 pub use token::{InvalidToken, JobId, JobToken};
 
 /// Does with bytes from the network all that processes and the coordinator do. For fuzzing.
@@ -74,6 +77,8 @@ pub struct JoinOptions {
     pub process_count: u32,
     /// The secret all processes of the job share. Without one, only a loopback coordinator is allowed.
     pub token: Option<JobToken>,
+    /// Whether connections are encrypted; the same for every process.
+    pub tls: Option<Tls>,
     /// How long to wait until all processes have joined.
     pub timeout: Duration,
     /// How often signs of life are sent, and when they are missed. What process 0 says holds for all.
@@ -102,6 +107,7 @@ impl JoinOptions {
             process_index,
             process_count,
             token: None,
+            tls: None,
             timeout,
             heartbeat: Heartbeat::default(),
             host,

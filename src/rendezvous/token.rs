@@ -20,12 +20,10 @@ pub struct JobId(pub(super) [u8; JobId::LENGTH]);
 
 impl JobId {
     pub(super) const LENGTH: usize = 4;
-    /// As many characters as a token of 128 random bits has.
-    const LEAST_TOKEN: usize = 32;
 
     /// The id of the job that has this token; none for short tokens.
     pub fn of(token: Option<&JobToken>) -> Self {
-        let long = token.filter(|token| token.0.len() >= Self::LEAST_TOKEN);
+        let long = token.filter(|token| token.is_long());
         let Some([a, b, c, d, ..]) = long.map(|token| token.derive_key("spmd-run 2026-11 job id")) else {
             return Self::default();
         };
@@ -61,6 +59,8 @@ impl JobToken {
     /// The environment variable that carries the token from the launcher, or the user, to a process.
     pub const VARIABLE: &str = "SPMD_JOB_TOKEN";
     const MIN_LENGTH: usize = 16;
+    /// As many characters as a token of 128 random bits has.
+    const LONG: usize = 32;
 
     /// A fresh token of 256 random bits.
     pub fn random() -> io::Result<Self> {
@@ -71,6 +71,11 @@ impl JobToken {
     /// The token as text, to hand on to another process by its environment or by a private file.
     pub fn reveal(&self) -> &str {
         &self.0
+    }
+
+    /// Whether it is too long to be guessed from what everyone may see.
+    pub(super) fn is_long(&self) -> bool {
+        self.0.len() >= Self::LONG
     }
 
     /// A key for one purpose, from which the token cannot be found. The context names the purpose, and is fixed text.

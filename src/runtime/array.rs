@@ -1,19 +1,18 @@
 //! Arrays that lie on the devices of a job.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::io::IoSlice;
 use std::ops::Range;
-use std::time::Instant;
 
 use crate::builder::{BuildError, Builder};
 use crate::dtype::DType;
-use crate::host_array::{self, HostArray, Side, copy_region};
+use crate::host_array::{self, FileError, HostArray, StoredArray};
 use crate::mesh::{HloSharding, NamedSharding, ShardingError, SpecError};
 use crate::pjrt::{Buffer, HostLayout};
-use crate::transport::{Tag, Wait};
+use crate::transport::Tag;
 
-use super::arrays::{GATHER, receive, shape_text};
-use super::{Program, Runtime, RuntimeError};
+use super::arrays::{GATHER, shape_text};
+use super::{Program, Runtime, RuntimeError, multihost};
 
 /// An array of the whole job, as `jax.Array`: of one global shape, in parts that lie on the devices of its sharding. Each
 /// process holds those on its own devices.
@@ -52,6 +51,10 @@ pub enum ArrayError {
     Runtime(#[from] RuntimeError),
     #[error(transparent)]
     Build(#[from] BuildError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("{array} was donated to a run, which has used up its memory: take the result that has its place")]
+    Donated { array: String },
     #[error("{sharding} is for {of_mesh} devices, and the job has {of_job}")]
     DeviceCount { sharding: String, of_mesh: usize, of_job: usize },
     #[error("the part of {array} at [{index}] is {expected}, and {given} was given")]
@@ -63,6 +66,8 @@ pub enum ArrayError {
     NotAddressable { array: String },
     #[error("a process's part of {array} is a block of it, and the devices of this process hold none")]
     NoBlock { array: String },
+    #[error("scalars have no first dimension along which to put them together: gather them without `tiled`")]
+    Scalar,
 }
 
 impl Array {
@@ -73,7 +78,12 @@ impl Array {
     pub fn from_host(runtime: &Runtime, whole: &HostArray, sharding: &NamedSharding) -> Result<Array, ArrayError> {
         let dims = whole.dims_i64();
         let hlo = checked(runtime, &dims, sharding)?;
-        Array::from_parts(runtime, whole.dtype(), dims, hlo, |sharding, device| {
+        Array::cut(runtime, whole, hlo)
+    }
+
+    /// As [`Array::from_host`], for a sharding that fits the job.
+    pub(super) fn cut(runtime: &Runtime, whole: &HostArray, sharding: HloSharding) -> Result<Array, ArrayError> {
+        Array::from_parts(runtime, whole.dtype(), whole.dims_i64(), sharding, |sharding, device| {
             Ok(sharding.shard(whole, device)?.into_owned())
         })
     }
@@ -98,15 +108,60 @@ impl Array {
         sharding: &NamedSharding,
         mut part: impl FnMut(&[Range<i64>]) -> HostArray,
     ) -> Result<Array, ArrayError> {
+        Array::from_ranges(runtime, dtype, dims, sharding, |index| Ok::<_, ArrayError>(part(index)))
+    }
+
+    /// An array that lies in a file, of which each process reads the parts for its own devices only. It must be of this type
+    /// there; its shape is the file's.
+    ///
+    /// ```no_run
+    /// # use spmd_run::{dtype::DType::F32, host_array::safetensors, mesh::Mesh, runtime::{Array, Runtime}};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let runtime = Runtime::init()?;
+    /// let mesh = Mesh::new(&[("model", runtime.device_count())])?;
+    /// let file = safetensors::open("model.safetensors".as_ref())?;
+    /// let w = file.get("layers.0.w").ok_or("the file has no layers.0.w")?;
+    /// let w = Array::from_stored(&runtime, w, F32, &mesh.sharding((None, "model"))?)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The sharding does not fit the array or the job, the elements are of another type, or the file cannot be read.
+    pub fn from_stored(
+        runtime: &Runtime,
+        stored: &StoredArray,
+        dtype: DType,
+        sharding: &NamedSharding,
+    ) -> Result<Array, ArrayError> {
+        let whole = stored.dims();
+        let dims: Vec<i64> = whole.iter().map(|&dim| dim as i64).collect();
+        stored.check(dtype, whole)?;
+        Array::from_ranges(runtime, dtype, &dims, sharding, |index| {
+            let ranges: Vec<Range<usize>> =
+                index.iter().map(|range| range.start as usize..range.end as usize).collect();
+            Ok::<_, ArrayError>(stored.read(dtype, whole, &ranges)?)
+        })
+    }
+
+    /// As [`from_callback`](Array::from_callback), of parts that can fail. Each is asked for once, however many devices of
+    /// this process hold it.
+    pub(crate) fn from_ranges<E: From<ArrayError>>(
+        runtime: &Runtime,
+        dtype: DType,
+        dims: &[i64],
+        sharding: &NamedSharding,
+        mut part: impl FnMut(&[Range<i64>]) -> Result<HostArray, E>,
+    ) -> Result<Array, E> {
         let hlo = checked(runtime, dims, sharding)?;
-        let mut known: Option<(Vec<Range<i64>>, HostArray)> = None;
+        let mut known: HashMap<Vec<Range<i64>>, HostArray> = HashMap::new();
         Array::from_parts(runtime, dtype, dims.to_vec(), hlo, |sharding, device| {
-            let index = sharding.index_range(dims, device)?.unwrap_or_default();
-            if let Some((_, data)) = known.as_ref().filter(|(known, _)| *known == index) {
+            let index = sharding.index_range(dims, device).map_err(ArrayError::from)?.unwrap_or_default();
+            if let Some(data) = known.get(&index) {
                 return Ok(data.clone());
             }
-            let data = part(&index);
-            known = Some((index, data.clone()));
+            let data = part(&index)?;
+            known.insert(index, data.clone());
             Ok(data)
         })
     }
@@ -150,37 +205,33 @@ impl Array {
             let start: Vec<usize> =
                 index.iter().zip(&block).map(|(own, block)| (own.start - block.start) as usize).collect();
             let extent: Vec<usize> = index.iter().map(|range| (range.end - range.start) as usize).collect();
-            let mut part = HostArray::zeros(local.dtype(), &extent)?;
-            let to = Side { dims: &extent, start: &vec![0; extent.len()] };
-            let from = Side { dims: local.dims(), start: &start };
-            copy_region(&extent, local.dtype().size(), (local.data(), from), (part.data_mut(), to));
-            Ok(part)
+            Ok(local.part(&start, &extent)?)
         })
     }
 
     /// Loads the part of each of this process's devices.
-    fn from_parts(
+    fn from_parts<E: From<ArrayError>>(
         runtime: &Runtime,
         dtype: DType,
         dims: Vec<i64>,
         sharding: HloSharding,
-        mut part: impl FnMut(&HloSharding, usize) -> Result<HostArray, ArrayError>,
-    ) -> Result<Array, ArrayError> {
-        let expected = sharding.shard_shape(&dims)?;
+        mut part: impl FnMut(&HloSharding, usize) -> Result<HostArray, E>,
+    ) -> Result<Array, E> {
+        let expected = sharding.shard_shape(&dims).map_err(ArrayError::from)?;
         let mut shards = Vec::new();
         for (device, id) in runtime.client.addressable_devices().iter().zip(runtime.local_device_ids()) {
             let data = part(&sharding, id as usize)?;
             if data.dtype() != dtype || data.dims_i64() != expected {
-                let index = sharding.index_range(&dims, id as usize)?.unwrap_or_default();
-                return Err(ArrayError::Part {
+                let index = sharding.index_range(&dims, id as usize).map_err(ArrayError::from)?.unwrap_or_default();
+                return Err(E::from(ArrayError::Part {
                     array: shape_text(dtype, &dims),
                     index: ranges_text(&index),
                     expected: shape_text(dtype, &expected),
                     given: data.shape_text(),
-                });
+                }));
             }
             let buffer = runtime.client.buffer_from_host(data.data(), dtype, &expected, HostLayout::RowMajor, device);
-            shards.push((id as usize, buffer.map_err(RuntimeError::from)?));
+            shards.push((id as usize, buffer.map_err(|error| ArrayError::from(RuntimeError::from(error)))?));
         }
         Ok(Array { dtype, dims, sharding, shards })
     }
@@ -236,10 +287,31 @@ impl Array {
         self.shards.iter().find(|shard| shard.0 == device).map(|shard| &shard.1)
     }
 
+    /// The parts on this process's devices that no device with a lower id has too, without padding: those of all processes
+    /// make up the array once.
+    pub(crate) fn owned_parts(&self) -> Result<Vec<Shard>, ArrayError> {
+        self.check_alive()?;
+        let dims: Vec<usize> = self.sharding.shard_shape(&self.dims)?.iter().map(|&dim| dim as usize).collect();
+        let mut parts = Vec::new();
+        for device in self.sharding.owners()? {
+            let Some(buffer) = self.buffer(device) else { continue };
+            let Some(index) = self.sharding.index_range(&self.dims, device)? else { continue };
+            let extent: Vec<usize> = index.iter().map(|range| (range.end - range.start) as usize).collect();
+            let padded = HostArray::new(self.dtype, dims.clone(), buffer.to_host().map_err(RuntimeError::from)?)?;
+            let data = if extent == dims { padded } else { padded.part(&vec![0; dims.len()], &extent)? };
+            parts.push(Shard { device, index, data });
+        }
+        Ok(parts)
+    }
+
     /// Whether a program has used up the array's memory for its results.
     pub fn is_donated(&self) -> Result<bool, RuntimeError> {
         let first = self.shards.first();
         Ok(first.map_or(Ok(false), |(_, buffer)| buffer.is_deleted())?)
+    }
+
+    fn check_alive(&self) -> Result<(), ArrayError> {
+        if self.is_donated()? { Err(ArrayError::Donated { array: self.shape_text() }) } else { Ok(()) }
     }
 
     /// The parts on the devices of this process, in host memory.
@@ -247,6 +319,7 @@ impl Array {
     /// # Errors
     /// The array was donated, or a device fails.
     pub fn addressable_shards(&self) -> Result<Vec<Shard>, ArrayError> {
+        self.check_alive()?;
         let dims: Vec<usize> = self.sharding.shard_shape(&self.dims)?.iter().map(|&dim| dim as usize).collect();
         let shard = |(device, buffer): &(usize, Buffer)| {
             let data = buffer.to_host().map_err(RuntimeError::from)?;
@@ -262,6 +335,7 @@ impl Array {
     /// # Errors
     /// They do not, the array was donated, or a device fails.
     pub fn to_host(&self) -> Result<HostArray, ArrayError> {
+        self.check_alive()?;
         if let (true, Some((_, buffer))) = (self.sharding.is_whole(), self.shards.first()) {
             let data = buffer.to_host().map_err(RuntimeError::from)?;
             let dims: Vec<usize> = self.dims.iter().map(|&dim| dim as usize).collect();
@@ -280,29 +354,21 @@ impl Array {
     /// # Errors
     /// The array was donated, or a device or another process fails.
     pub fn all_gather_to_host(&self, runtime: &Runtime) -> Result<HostArray, ArrayError> {
+        self.check_alive()?;
         let gathering = runtime.next_gathering();
-        let Some(transport) = runtime.transport.as_deref().filter(|_| !self.sharding.is_whole()) else {
+        if runtime.transport.is_none() || self.sharding.is_whole() {
             return self.to_host();
-        };
-        let this = runtime.world.process_index();
-        let deadline = Instant::now() + runtime.world.limit();
-        let wait = Wait { deadline, judge: &|_| None };
+        }
         let dims: Vec<usize> = self.sharding.shard_shape(&self.dims)?.iter().map(|&dim| dim as usize).collect();
         let size = dims.iter().product::<usize>() * self.dtype.size();
         let mut parts = Vec::new();
         for device in self.sharding.owners()? {
-            let owner = runtime.topology.process_of(device as u32);
+            let owner = runtime.topology.process_of(device as u32).unwrap_or(0);
             let tag = Tag([GATHER, gathering, u64::MAX, 0, device as u64]);
-            let data = match self.buffer(device) {
-                Some(buffer) if owner == Some(this) => {
-                    let data = buffer.to_host().map_err(RuntimeError::from)?;
-                    for other in (0..runtime.world.process_count()).filter(|&other| other != this) {
-                        transport.send(other, tag, &[IoSlice::new(&data)], &wait).map_err(RuntimeError::from)?;
-                    }
-                    data
-                }
-                _ => receive(transport, owner.unwrap_or(0), tag, size, &wait)?,
-            };
+            let data = multihost::spread(runtime, owner, tag, size, || match self.buffer(device) {
+                Some(buffer) => Ok(buffer.to_host()?),
+                None => Err(RuntimeError::OtherRuntime),
+            })?;
             parts.push((device, HostArray::new(self.dtype, dims.clone(), data)?));
         }
         Ok(self.sharding.assemble(&self.dims, self.dtype, parts)?)

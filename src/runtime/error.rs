@@ -64,14 +64,16 @@ pub enum RuntimeError {
     #[error("an argument lies on the devices of another runtime")]
     OtherRuntime,
     #[error(
-        "process {process} has another program than process 0: all processes build the same ones in the same order"
-    )]
-    OtherProgram { process: u32 },
-    #[error(
         "the program has {0} replicas, and arrays have none: run it with Executable, or with one replica and as many \
          partitions"
     )]
     Replicas(u32),
+    #[error("cannot catch SIGTERM: {source}")]
+    Signal { source: std::io::Error },
+    #[error("cannot agree on a step at which to save before the job is taken away: {0}")]
+    Preemption(String),
+    #[error("{0}")]
+    Background(String),
     #[error("the program takes {expected} arguments, {given} were given")]
     ArgumentCount { expected: usize, given: usize },
 }

@@ -4,9 +4,10 @@ use std::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::PoisonError;
 use std::time::Duration;
 
-use crate::cluster::{self, ClusterError, Detected, Environment};
+use crate::cluster::{self, ClusterError, Detected, Environment, Part};
 use crate::launch::{ControllerEnv, EnvironmentError, PEER_FAILED, Settings};
 use crate::plugins::{self, FindError};
 use crate::rendezvous::{self, Abort, Heartbeat, JoinError, JoinOptions};
@@ -37,6 +38,8 @@ pub enum InitError {
     Join(#[from] JoinError),
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
+    #[error("{processes} processes cannot be divided into {slices} slices of equal size")]
+    Slices { processes: u32, slices: u32 },
     #[error("{scheduler} started this process, {reason}: start the program with spmd-run, which has options for it")]
     Scheduler { scheduler: String, reason: String },
 }
@@ -71,6 +74,11 @@ impl Runtime {
         self.local_device_ids().len()
     }
 
+    /// Slices of the job: their devices share a fast interconnect.
+    pub fn slice_count(&self) -> usize {
+        self.topology.slice_count()
+    }
+
     /// This process, from 0.
     pub fn process_index(&self) -> u32 {
         self.world.process_index()
@@ -81,11 +89,16 @@ impl Runtime {
         self.world.process_count()
     }
 
-    /// Leaves the job in order, once all processes want to.
+    /// Leaves the job in order, once all processes want to. What goes on in the background, as the writing of a checkpoint, is
+    /// finished first.
     ///
     /// # Errors
-    /// Another process fails, or does not come.
+    /// That has failed, another process fails, or does not come.
     pub fn shutdown(&self) -> Result<(), RuntimeError> {
+        let unfinished = std::mem::take(&mut *self.unfinished.lock().unwrap_or_else(PoisonError::into_inner));
+        for finish in unfinished {
+            finish().map_err(RuntimeError::Background)?;
+        }
         Ok(self.world.shutdown()?)
     }
 }
@@ -129,7 +142,7 @@ fn alone() -> (World, DataPlaneOptions) {
 
 /// Finds out which process of which job this is, and meets the others.
 fn meet(settings: &Settings) -> Result<(World, DataPlaneOptions), InitError> {
-    let (options, launched) = match ControllerEnv::from_env()? {
+    let (mut options, launched) = match ControllerEnv::from_env()? {
         Some(ControllerEnv { process_count: 1, .. }) => return Ok(alone()),
         Some(place) => {
             let ControllerEnv { coordinator, listener, process_index, process_count, token } = place;
@@ -141,6 +154,7 @@ fn meet(settings: &Settings) -> Result<(World, DataPlaneOptions), InitError> {
             let options = JoinOptions {
                 host_coordinator,
                 token,
+                tls: settings.tls.clone(),
                 heartbeat: Heartbeat::within(settings.stall_timeout),
                 ..JoinOptions::new(coordinator, process_index, process_count, settings.rendezvous_timeout)
             };
@@ -151,6 +165,11 @@ fn meet(settings: &Settings) -> Result<(World, DataPlaneOptions), InitError> {
             _ => return Ok(alone()),
         },
     };
+    if let Some(slices) = settings.slices {
+        let processes = options.process_count;
+        let slice = Part::slice(options.process_index, processes, slices);
+        options.slice = slice.ok_or(InitError::Slices { processes, slices })?.index;
+    }
     let (world, data_plane) = join(options, None, settings.stall_timeout, Choice::Auto)?;
     end_with_others(&world, launched);
     Ok((world, data_plane))
@@ -174,6 +193,7 @@ fn of_scheduler(detected: Detected, settings: &Settings) -> Result<JoinOptions, 
     Ok(JoinOptions {
         host_coordinator,
         token,
+        tls: settings.tls.clone(),
         heartbeat: Heartbeat::within(settings.stall_timeout),
         slice: detected.slice.map_or(0, |slice| slice.index),
         ..JoinOptions::new(coordinator, detected.process_index, process_count, settings.rendezvous_timeout)

@@ -31,6 +31,7 @@ pub fn join(
     let data_plane = DataPlaneOptions {
         address: if is_hidden { host::address_for_peers() } else { towards_coordinator },
         secret: secret.unwrap_or([0; 32]),
+        identity: rendezvous.identity().cloned(),
         transport: Carrier::Mesh(transport),
     };
     Ok((World::of(rendezvous, stall_timeout), data_plane))

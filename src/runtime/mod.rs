@@ -8,18 +8,21 @@ mod error;
 mod executable;
 mod init;
 mod join;
+pub mod multihost;
 mod pipeline;
 mod plan;
+mod preemption;
 mod program;
 mod topology;
 mod world;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::channel::Identity;
 use crate::collective::{CollectiveSpec, Communicator, Limits, ProgramCollectives, World as Devices};
 use crate::launch::phase::{self, Phase};
 use crate::pjrt::{Client, Plugin, Value};
@@ -50,8 +53,13 @@ pub struct Runtime {
     communicator: Arc<Communicator>,
     programs: AtomicU64,
     gatherings: AtomicU64,
+    preemption: OnceLock<preemption::Preemption>,
+    unfinished: Mutex<Vec<Unfinished>>,
     opening: Opening,
 }
+
+/// Something that goes on in the background, to be waited for; its error is a sentence.
+type Unfinished = Box<dyn FnOnce() -> Result<(), String> + Send>;
 
 /// How much longer than the coordinator lets it a collective waits by itself.
 const UNWATCHED: Duration = Duration::from_secs(30);
@@ -76,6 +84,8 @@ pub struct DataPlaneOptions {
     pub address: IpAddr,
     /// A secret that all processes of the job share.
     pub secret: [u8; 32],
+    /// What connections between processes are encrypted with, if they are.
+    pub identity: Option<Identity>,
     /// What carries the data.
     pub transport: Carrier,
 }
@@ -83,7 +93,7 @@ pub struct DataPlaneOptions {
 impl Default for DataPlaneOptions {
     fn default() -> Self {
         let transport = Carrier::Mesh(Choice::Auto);
-        DataPlaneOptions { address: IpAddr::V4(Ipv4Addr::LOCALHOST), secret: [0; 32], transport }
+        DataPlaneOptions { address: IpAddr::V4(Ipv4Addr::LOCALHOST), secret: [0; 32], identity: None, transport }
     }
 }
 
@@ -108,19 +118,22 @@ impl Runtime {
             _ => None,
         };
         let data_address = listener.as_ref().map(|listener| listener.local_addr()).transpose().map_err(listen_error)?;
-        let processes = world.all_gather("topology", describe(&client, data_address)?)?;
+        let processes = world.all_gather("topology", describe(&client, world.slice_index(), data_address)?)?;
         let topology = Topology::new(processes)?;
         took(&mut opening.topology);
         let transport: Option<Arc<dyn Transport>> = match (listener, &data_plane.transport) {
             (Some(listener), Carrier::Mesh(choice)) => {
-                Some(connect(&world, &topology, listener, &data_plane.secret, *choice)?)
+                Some(connect(&world, &topology, listener, &data_plane, *choice)?)
             }
             #[cfg(feature = "mpi")]
             (_, Carrier::Mpi(session)) => Some(over_mpi(&world, &topology, session)?),
             _ => None,
         };
-        let devices =
-            Devices { process_index: world.process_index(), devices_per_process: topology.devices_per_process() };
+        let devices = Devices {
+            process_index: world.process_index(),
+            devices_per_process: topology.devices_per_process(),
+            slices: topology.slices(),
+        };
         // The coordinator watches over waits, and knows who is to blame. This is for what escapes it.
         let limits = Limits { timeout: world.limit().saturating_add(UNWATCHED) };
         let communicator = Arc::new(Communicator::new(devices, transport.clone(), limits)?);
@@ -149,6 +162,8 @@ impl Runtime {
             communicator,
             programs: AtomicU64::new(0),
             gatherings: AtomicU64::new(0),
+            preemption: OnceLock::new(),
+            unfinished: Mutex::default(),
             opening,
         })
     }
@@ -194,8 +209,13 @@ impl Runtime {
         self.programs.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A number that all processes give the same gathering of an array.
-    fn next_gathering(&self) -> u64 {
+    /// Has [`Runtime::shutdown`] wait for something, and fail if that fails.
+    pub(crate) fn finish_before_shutdown(&self, unfinished: impl FnOnce() -> Result<(), String> + Send + 'static) {
+        self.unfinished.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(unfinished));
+    }
+
+    /// A number that all processes give the same gathering of arrays, or another thing that they do together once.
+    pub(crate) fn next_gathering(&self) -> u64 {
         self.gatherings.fetch_add(1, Ordering::Relaxed)
     }
 }
@@ -220,11 +240,13 @@ fn connect(
     world: &World,
     topology: &Topology,
     listener: TcpListener,
-    secret: &[u8],
+    data_plane: &DataPlaneOptions,
     choice: Choice,
 ) -> Result<Arc<dyn Transport>, MeshError> {
     let addresses: Vec<SocketAddr> = topology.processes().iter().filter_map(|process| process.data_address).collect();
-    Ok(Arc::new(connect_mesh(world.process_index(), listener, &addresses, secret, choice, world.limit())?))
+    let DataPlaneOptions { secret, identity, .. } = data_plane;
+    let index = world.process_index();
+    Ok(Arc::new(connect_mesh(index, listener, &addresses, secret, identity.clone(), choice, world.limit())?))
 }
 
 #[cfg(feature = "mpi")]
@@ -255,8 +277,16 @@ pub(crate) fn create_client(plugin: &Plugin, devices: u32) -> Result<Client, Run
     Ok(client)
 }
 
-fn describe(client: &Client, data_address: Option<SocketAddr>) -> Result<Process, RuntimeError> {
+fn describe(client: &Client, slice_index: u32, data_address: Option<SocketAddr>) -> Result<Process, RuntimeError> {
     let devices = client.addressable_devices();
+    let describe_device = |device: &crate::pjrt::Device| {
+        // A plugin that sees several slices, as that for TPUs, knows better.
+        let slice_index = match device.attributes()?.get("slice_index") {
+            Some(Value::Int(index)) => u32::try_from(*index).unwrap_or(slice_index),
+            _ => slice_index,
+        };
+        Ok(Device { id: 0, kind: device.kind()?, slice_index })
+    };
     let version = client.plugin().api_version();
     Ok(Process {
         host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
@@ -265,10 +295,7 @@ fn describe(client: &Client, data_address: Option<SocketAddr>) -> Result<Process
         platform: client.platform_name()?,
         platform_version: client.platform_version()?,
         pjrt_api_version: (version.major, version.minor),
-        devices: devices
-            .iter()
-            .map(|device| Ok(Device { id: 0, kind: device.kind()? }))
-            .collect::<Result<_, RuntimeError>>()?,
+        devices: devices.iter().map(describe_device).collect::<Result<_, RuntimeError>>()?,
         data_address,
     })
 }

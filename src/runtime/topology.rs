@@ -1,5 +1,6 @@
 //! The global device view: which process has which devices.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,8 @@ pub struct Device {
     pub id: u32,
     /// PJRT's device kind, e.g. `cpu`.
     pub kind: String,
+    /// Its slice, from 0: devices of one slice share a fast interconnect.
+    pub slice_index: u32,
 }
 
 /// All processes of a job, in the order of their indices.
@@ -76,6 +79,25 @@ impl Topology {
     /// All processes, in the order of their indices.
     pub fn processes(&self) -> &[Process] {
         &self.processes
+    }
+
+    /// How many slices the devices belong to.
+    pub fn slice_count(&self) -> usize {
+        let slices = self.processes.iter().flat_map(|process| &process.devices).map(|device| device.slice_index);
+        slices.collect::<HashSet<_>>().len()
+    }
+
+    /// The slice of each device, by its id: what [`Mesh::hybrid`](crate::mesh::Mesh::hybrid) takes.
+    pub fn device_slices(&self) -> Vec<u32> {
+        let mut devices: Vec<&Device> = self.processes.iter().flat_map(|process| &process.devices).collect();
+        devices.sort_by_key(|device| device.id);
+        devices.into_iter().map(|device| device.slice_index).collect()
+    }
+
+    /// The slice of each process.
+    pub fn slices(&self) -> Vec<u32> {
+        let slice = |process: &Process| process.devices.first().map_or(0, |device| device.slice_index);
+        self.processes.iter().map(slice).collect()
     }
 
     /// Devices of the whole job.
@@ -122,7 +144,7 @@ mod tests {
             platform: "cpu".into(),
             platform_version: "XLA".into(),
             pjrt_api_version: (0, 115),
-            devices: vec![Device { id: 0, kind: "cpu".into() }; devices],
+            devices: vec![Device { id: 0, kind: "cpu".into(), slice_index: 0 }; devices],
             data_address: None,
         }
     }

@@ -57,6 +57,11 @@ impl World {
         self.member.as_ref().map_or(1, |rendezvous| rendezvous.process_count())
     }
 
+    /// The slice that this process belongs to, from 0.
+    pub fn slice_index(&self) -> u32 {
+        self.member.as_ref().map_or(0, |rendezvous| rendezvous.slice_index())
+    }
+
     /// How long a process waits for the others.
     pub fn limit(&self) -> Duration {
         self.limit
@@ -97,6 +102,22 @@ impl World {
         let Some(rendezvous) = &self.member else { return Ok(vec![value]) };
         let gathered = rendezvous.all_gather(name, &encode(name, &value)?, self.limit)?;
         gathered.iter().map(|bytes| decode(name, bytes)).collect()
+    }
+
+    /// Puts up a notice that all processes can see; again is no error.
+    pub fn post(&self, name: &str) -> Result<(), WorldError> {
+        match &self.member {
+            Some(rendezvous) => Ok(rendezvous.put(name, &[])?),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether another process has put up this notice.
+    pub fn is_posted(&self, name: &str) -> Result<bool, WorldError> {
+        match &self.member {
+            Some(rendezvous) => Ok(rendezvous.try_get(name)?.is_some()),
+            None => Ok(false),
+        }
     }
 
     /// Waits until every process is here.

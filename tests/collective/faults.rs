@@ -14,7 +14,7 @@ use spmd_run::transport::{EAGER_LIMIT, Loan, Receive, Segment, Tag, Wait};
 
 use crate::harness::{Job, PATIENCE, Paths, Pending, SECRET, connect, listen};
 
-fn all_reduce(key: u32, dtype: DType, len: usize) -> CollectiveSpec {
+pub fn all_reduce(key: u32, dtype: DType, len: usize) -> CollectiveSpec {
     let arrays = vec![ArraySpec::new(dtype, [len])];
     let kind = CollectiveKind::AllReduce { op: ReduceOp::Sum };
     let name = format!("all-reduce.{key}");
@@ -97,45 +97,48 @@ impl Proxy {
 }
 
 /// Two processes; the second reaches the first through a proxy.
-fn job_through_proxy(budget: usize, then: Then, timeout: Duration) -> (Job, Proxy) {
+fn job_through_proxy(paths: Paths, budget: usize, then: Then, timeout: Duration) -> (Job, Proxy) {
     let (listeners, addresses) = listen(2);
     let proxy = Proxy::new(addresses[0], budget, then);
     let (direct, through) = (addresses.clone(), vec![proxy.address, addresses[1]]);
-    let transports =
-        connect(listeners, Paths::Tcp, |process| if process == 1 { through.clone() } else { direct.clone() });
+    let transports = connect(listeners, paths, |process| if process == 1 { through.clone() } else { direct.clone() });
     (Job::over(&[1, 1], transports, timeout), proxy)
 }
 
 #[test]
 fn a_cut_connection_names_the_process() {
-    let (job, proxy) = job_through_proxy(usize::MAX, Then::Cut, PATIENCE);
-    let spec = all_reduce(0, DType::F32, 10);
-    let programs = job.program(1, std::slice::from_ref(&spec));
-    let waiting = Pending::enter(&programs[0], 1, &spec, 0, zeros(&spec));
-    std::thread::sleep(Duration::from_millis(100));
-    assert!(!waiting.is_done());
-    proxy.orders.send(Order::Cut).unwrap();
-    assert_mentions(&waiting.error(), &["all-reduce.0", "lost the connection to process 1"]);
-    // So does everything after it.
-    let next = Pending::enter(&programs[0], 1, &spec, 0, zeros(&spec));
-    assert_mentions(&next.error(), &["process 1"]);
+    for paths in [Paths::Tcp, Paths::Tls] {
+        let (job, proxy) = job_through_proxy(paths, usize::MAX, Then::Cut, PATIENCE);
+        let spec = all_reduce(0, DType::F32, 10);
+        let programs = job.program(1, std::slice::from_ref(&spec));
+        let waiting = Pending::enter(&programs[0], 1, &spec, 0, zeros(&spec));
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!waiting.is_done());
+        proxy.orders.send(Order::Cut).unwrap();
+        assert_mentions(&waiting.error(), &["all-reduce.0", "lost the connection to process 1"]);
+        // So does everything after it.
+        let next = Pending::enter(&programs[0], 1, &spec, 0, zeros(&spec));
+        assert_mentions(&next.error(), &["process 1"]);
+    }
 }
 
 #[test]
 fn a_connection_cut_inside_a_message_fails_both_sides() {
-    let (job, _proxy) = job_through_proxy(100_000, Then::Cut, PATIENCE);
-    let spec = all_reduce(0, DType::F32, 1 << 20);
-    let programs = job.program(1, std::slice::from_ref(&spec));
-    let both: Vec<Pending> =
-        programs.iter().map(|program| Pending::enter(program, 1, &spec, 0, zeros(&spec))).collect();
-    for (pending, other) in both.into_iter().zip(["process 1", "process 0"]) {
-        assert_mentions(&pending.error(), &[other]);
+    for paths in [Paths::Tcp, Paths::Tls] {
+        let (job, _proxy) = job_through_proxy(paths, 100_000, Then::Cut, PATIENCE);
+        let spec = all_reduce(0, DType::F32, 1 << 20);
+        let programs = job.program(1, std::slice::from_ref(&spec));
+        let both: Vec<Pending> =
+            programs.iter().map(|program| Pending::enter(program, 1, &spec, 0, zeros(&spec))).collect();
+        for (pending, other) in both.into_iter().zip(["process 1", "process 0"]) {
+            assert_mentions(&pending.error(), &[other]);
+        }
     }
 }
 
 #[test]
 fn a_message_that_stops_half_way_times_out() {
-    let (job, _proxy) = job_through_proxy(100_000, Then::Stall, Duration::from_millis(300));
+    let (job, _proxy) = job_through_proxy(Paths::Tcp, 100_000, Then::Stall, Duration::from_millis(300));
     let spec = all_reduce(0, DType::F32, 1 << 20);
     let programs = job.program(1, std::slice::from_ref(&spec));
     let both: Vec<Pending> =
@@ -147,17 +150,20 @@ fn a_message_that_stops_half_way_times_out() {
 
 #[test]
 fn garbage_inside_the_connection_is_an_error() {
-    let (job, proxy) = job_through_proxy(usize::MAX, Then::Cut, PATIENCE);
-    let spec = all_reduce(0, DType::F32, 10);
-    let programs = job.program(1, std::slice::from_ref(&spec));
-    let waiting = Pending::enter(&programs[0], 1, &spec, 0, zeros(&spec));
-    proxy.orders.send(Order::Inject(vec![0xff; 100])).unwrap();
-    assert_mentions(&waiting.error(), &["process 1 sent a malformed message"]);
+    let said = ["process 1 sent a malformed message", "lost the connection to process 1: received corrupt message"];
+    for (paths, words) in [Paths::Tcp, Paths::Tls].into_iter().zip(said) {
+        let (job, proxy) = job_through_proxy(paths, usize::MAX, Then::Cut, PATIENCE);
+        let spec = all_reduce(0, DType::F32, 10);
+        let programs = job.program(1, std::slice::from_ref(&spec));
+        let waiting = Pending::enter(&programs[0], 1, &spec, 0, zeros(&spec));
+        proxy.orders.send(Order::Inject(vec![0xff; 100])).unwrap();
+        assert_mentions(&waiting.error(), &[words]);
+    }
 }
 
 #[test]
 fn a_frame_larger_than_asked_for_is_refused() {
-    let (job, proxy) = job_through_proxy(usize::MAX, Then::Cut, PATIENCE);
+    let (job, proxy) = job_through_proxy(Paths::Tcp, usize::MAX, Then::Cut, PATIENCE);
     let spec = all_reduce(0, DType::F32, 10);
     let programs = job.program(1, std::slice::from_ref(&spec));
     let waiting = Pending::enter(&programs[0], 1, &spec, 0, zeros(&spec));
@@ -170,7 +176,7 @@ fn a_frame_larger_than_asked_for_is_refused() {
 
 #[test]
 fn a_process_that_leaves_is_named() {
-    for paths in [Paths::Tcp, Paths::Shm] {
+    for paths in [Paths::Tcp, Paths::Tls, Paths::Shm] {
         let mut job = Job::new(&[1, 1], paths, PATIENCE);
         let spec = all_reduce(0, DType::F32, 10);
         let mut programs = job.program(1, std::slice::from_ref(&spec));
@@ -183,7 +189,7 @@ fn a_process_that_leaves_is_named() {
 
 #[test]
 fn abort_fails_calls_everywhere() {
-    for paths in [Paths::Tcp, Paths::Shm] {
+    for paths in [Paths::Tcp, Paths::Tls, Paths::Shm] {
         let job = Job::new(&[1, 1, 2], paths, PATIENCE);
         let spec = all_reduce(0, DType::F32, 10);
         let programs = job.program(1, std::slice::from_ref(&spec));
@@ -227,7 +233,7 @@ fn a_message_that_was_taken_back_does_not_arrive() {
 
 #[test]
 fn large_arrays_of_different_sizes_are_an_error() {
-    for paths in [Paths::Tcp, Paths::Shm, Paths::Rings] {
+    for paths in [Paths::Tcp, Paths::Tls, Paths::Shm, Paths::Rings] {
         let (small, large) = (broadcast(0, 100_000, vec![]), broadcast(0, 200_000, vec![]));
         let job = Job::new(&[1, 1], paths, PATIENCE);
         let program =
@@ -259,7 +265,7 @@ fn diverge(
 
 #[test]
 fn different_collectives_are_told_from_each_other() {
-    for paths in [Paths::Tcp, Paths::Shm] {
+    for paths in [Paths::Tcp, Paths::Tls, Paths::Shm] {
         for len in [4, 1 << 20] {
             let specs = [all_reduce(0, DType::F32, len), all_reduce(1, DType::F32, len), broadcast(2, len, vec![])];
             for (first, second) in [(0, 1), (0, 2), (2, 0)] {
@@ -328,7 +334,7 @@ fn local_devices_in_different_collectives_are_an_error() {
 
 #[test]
 fn whoever_is_missing_is_named() {
-    for paths in [Paths::Tcp, Paths::Shm] {
+    for paths in [Paths::Tcp, Paths::Tls, Paths::Shm] {
         let job = Job::new(&[1, 1], paths, Duration::from_millis(200));
         let spec = all_reduce(0, DType::F32, 10);
         let programs = job.program(1, std::slice::from_ref(&spec));
@@ -467,8 +473,8 @@ fn another_jobs_process_is_turned_away() {
     let (second, first) = (listeners.pop().unwrap(), listeners.pop().unwrap());
     let at = addresses.clone();
     let first =
-        std::thread::spawn(move || connect_mesh(0, first, &at, SECRET, Choice::Auto, Duration::from_millis(500)));
-    let error = connect_mesh(1, second, &addresses, b"another secret", Choice::Auto, PATIENCE).err().unwrap();
+        std::thread::spawn(move || connect_mesh(0, first, &at, SECRET, None, Choice::Auto, Duration::from_millis(500)));
+    let error = connect_mesh(1, second, &addresses, b"another secret", None, Choice::Auto, PATIENCE).err().unwrap();
     assert!(matches!(error, MeshError::WrongSecret { peer: 0, .. }), "{error}");
     assert_mentions(&error.to_string(), &["process 0", &addresses[0].to_string(), "secret"]);
     let error = first.join().unwrap().err().unwrap().to_string();
@@ -481,8 +487,10 @@ fn processes_that_do_not_connect_are_named() {
     // Nobody listens at the first one; the second one listens and says nothing.
     drop(listeners.remove(0));
     let third = listeners.remove(1);
-    let error =
-        connect_mesh(2, third, &addresses, SECRET, Choice::Auto, Duration::from_millis(300)).err().unwrap().to_string();
+    let error = connect_mesh(2, third, &addresses, SECRET, None, Choice::Auto, Duration::from_millis(300))
+        .err()
+        .unwrap()
+        .to_string();
     assert_mentions(&error, &["process 0 at", "refused", "process 1 at", "process 3 did not call"]);
 }
 
@@ -508,7 +516,7 @@ fn garbage_on_the_port_does_no_harm() {
 
 #[test]
 fn a_single_process_needs_no_transport() {
-    let world = World { process_index: 0, devices_per_process: vec![1] };
+    let world = World { process_index: 0, devices_per_process: vec![1], slices: vec![] };
     let alone = Communicator::new(world, None, Limits::default()).unwrap();
     let spec = all_reduce(0, DType::F32, 0);
     let program = alone.program(1, vec![spec]).unwrap();
@@ -524,7 +532,7 @@ fn a_single_process_needs_no_transport() {
     program.enter(2, 0, 0, vec![input], vec![output], move |outcome| tell.send(outcome).unwrap());
     assert_mentions(&done.recv_timeout(PATIENCE).unwrap().unwrap_err().to_string(), &["closed"]);
 
-    let world = World { process_index: 1, devices_per_process: vec![1, 1] };
+    let world = World { process_index: 1, devices_per_process: vec![1, 1], slices: vec![] };
     let error = Communicator::new(world, None, Limits::default()).err().unwrap().to_string();
     assert_mentions(&error, &["process 1 of 2"]);
 }

@@ -4,5 +4,8 @@ mod faults;
 mod generate;
 mod harness;
 mod independent;
+mod network;
 mod properties;
 mod reference;
+#[path = "../harness/relay.rs"]
+mod relay;

@@ -101,7 +101,11 @@ impl Case {
         let code = lowered.module.proto.encode_to_vec();
         let process = |index: usize, transport: Option<Arc<dyn Transport>>| {
             let client = client(&self.plugin, local as i64);
-            let world = World { process_index: index as u32, devices_per_process: vec![local as u32; processes] };
+            let world = World {
+                process_index: index as u32,
+                devices_per_process: vec![local as u32; processes],
+                slices: vec![],
+            };
             let limits = Limits { timeout: Duration::from_secs(60) };
             let communicator = Communicator::new(world, transport, limits).unwrap();
             let collectives = communicator.program(1, lowered.collectives.clone()).unwrap();
@@ -164,7 +168,8 @@ fn transports(processes: usize) -> Vec<Option<Arc<dyn Transport>>> {
             let addresses = &addresses;
             scope.spawn(move || {
                 let timeout = Duration::from_secs(30);
-                connect_mesh(index as u32, listener, addresses, b"a secret of the test", Choice::Auto, timeout).unwrap()
+                connect_mesh(index as u32, listener, addresses, b"a secret of the test", None, Choice::Auto, timeout)
+                    .unwrap()
             })
         };
         let threads: Vec<_> = listeners.into_iter().enumerate().map(connect).collect();

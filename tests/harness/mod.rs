@@ -4,6 +4,7 @@
 
 pub mod job;
 pub mod mpirun;
+pub mod relay;
 pub mod ssh;
 
 use std::io::Read;

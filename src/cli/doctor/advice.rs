@@ -1,10 +1,9 @@
 //! What to change, by what was found.
 
-use std::net::IpAddr;
-
 use spmd_run::cluster::host::Vendor;
 use spmd_run::cluster::{Detected, Environment};
 use spmd_run::rendezvous::JobToken;
+use spmd_run::runtime::is_loopback;
 
 use super::Report;
 
@@ -82,12 +81,6 @@ fn of_job(detected: Option<&Detected>, environment: &Environment, all: &mut Vec<
     }
 }
 
-fn is_loopback(coordinator: &str) -> bool {
-    let host = coordinator.rsplit_once(':').map_or(coordinator, |(host, _)| host);
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
 fn of_chips(report: &Report, environment: &Environment, all: &mut Vec<String>) {
     let plugin = report.plugin.as_ref().map(|plugin| plugin.path.display().to_string()).unwrap_or_default();
     let count = |vendor| report.chips.iter().filter(|chip| chip.vendor == vendor).count();
@@ -98,6 +91,13 @@ fn of_chips(report: &Report, environment: &Environment, all: &mut Vec<String>) {
         if chips > 0 && !plugin.contains(mark) {
             all.push(format!("this host has {chips} {what} that the plugin does not use: --plugin {known}"));
         }
+    }
+    // Other makers' chips have such files too.
+    for holder in report.holders.iter().filter(|_| count(Vendor::Google) > 0) {
+        all.push(format!(
+            "process {} ({}) has {} open, and a TPU chip is one process's: end it, or leave that chip out with --chips",
+            holder.pid, holder.command, holder.device
+        ));
     }
     const VISIBLE: &str = "TPU_VISIBLE_CHIPS";
     let chips = count(Vendor::Google);
@@ -125,6 +125,7 @@ mod tests {
             plugin: None,
             plugin_error: None,
             chips: vec![],
+            holders: vec![],
             interfaces: vec![],
             address_for_peers: None,
             limits: host::Limits::default(),
@@ -176,11 +177,14 @@ mod tests {
                 kind: "TPU v5e".to_owned(),
             };
             report.chips = vec![chip("0000:00:04.0"), chip("0000:00:05.0")];
+            report.holders =
+                vec![host::Holder { device: "/dev/vfio/1".to_owned(), pid: 4711, command: "python3".to_owned() }];
             report.limits.locked_memory_bytes = Some(64 << 10);
         };
         let advice = advice_for(&[("TPU_VISIBLE_CHIPS", "1,2"), ("TPU_SKIP_MDS_QUERY", "1")], chips);
         insta::assert_snapshot!(advice.join("\n"), @r"
         this host has 2 TPU chips that the plugin does not use: --plugin tpu
+        process 4711 (python3) has /dev/vfio/1 open, and a TPU chip is one process's: end it, or leave that chip out with --chips
         TPU_VISIBLE_CHIPS=1,2: '2' is no chip of this host, which has 0 to 1
         fabrics and TPUs lock their buffers in memory: ulimit -l unlimited
         ");

@@ -1,6 +1,6 @@
 //! The report for people.
 
-use spmd_run::inspect::{Array, Collective, Inspection, Loop, Memory, Partitioner, explain_id_mode};
+use spmd_run::inspect::{Array, Collective, Inspection, LinkBytes, Loop, Memory, Partitioner, explain_id_mode};
 
 use super::{CountedBy, Report};
 use crate::cli::report::table;
@@ -36,6 +36,10 @@ fn header(report: &Report) -> String {
         let calls = counted(inspection.bridged_collectives as u64, "collective");
         format!("{calls} by spmd-run, the others by the plugin")
     };
+    let slices = match inspection.slice_count {
+        1 => String::new(),
+        slices => format!(" in {slices} slices"),
+    };
     let lines = [
         ("program", format!("{}, {} in {}", inspection.name, report.form, report.file)),
         (
@@ -50,7 +54,7 @@ fn header(report: &Report) -> String {
         (
             "layout",
             format!(
-                "{} × {}: {how}",
+                "{} × {}{slices}: {how}",
                 counted(inspection.process_count.into(), "process"),
                 counted(inspection.devices_per_process.into(), "device")
             ),
@@ -133,6 +137,7 @@ fn collectives(inspection: &Inspection) -> String {
     if collectives.is_empty() {
         return "\nno collectives\n".to_owned();
     }
+    let links = Links { several_slices: inspection.slice_count > 1 };
     // Collectives share few groups: each is told once.
     let mut groups: Vec<(&str, &str, &str)> = Vec::new();
     let mut rows = Vec::new();
@@ -143,29 +148,19 @@ fn collectives(inspection: &Inspection) -> String {
             groups.push(group);
             groups.len() - 1
         });
-        rows.push(vec![
+        let mut row = vec![
             collective.opcode.clone(),
             collective.name.clone(),
             collective.computation.clone(),
             operands(collective),
             runs(collective),
             format!("G{}", number + 1),
-            bytes(collective.bytes_moved.total()),
-            bytes(collective.bytes_moved.inside_process),
-            bytes(collective.bytes_moved.between_processes),
-        ]);
+        ];
+        row.extend(links.cells(collective.bytes_moved));
+        rows.push(row);
     }
-    let columns = [
-        "collective",
-        "name",
-        "in",
-        "operands",
-        "#runs",
-        "groups",
-        "#bytes per device and run",
-        "#inside a process",
-        "#between processes",
-    ];
+    let mut columns = vec!["collective", "name", "in", "operands", "#runs", "groups", "#bytes per device and run"];
+    columns.extend(links.columns());
     let mut text = format!("\n{}\n", table(&columns, &rows));
     for (number, (_, description, placement)) in groups.iter().enumerate() {
         text += &format!("G{:<3} {description}; {placement}\n", number + 1);
@@ -187,16 +182,38 @@ fn collectives(inspection: &Inspection) -> String {
     text += &format!("bytes: {}, for n devices in a group\n", formulas.join("; "));
     let totals = &inspection.collective_totals;
     let all = [("busiest device", totals.busiest_device_bytes), ("all devices", totals.all_devices_bytes)];
-    let rows: Vec<Vec<String>> = all
-        .iter()
-        .map(|(who, moved)| {
-            let (inside, between) = (bytes(moved.inside_process), bytes(moved.between_processes));
-            vec![(*who).to_owned(), bytes(moved.total()), inside, between]
-        })
-        .collect();
-    text += &format!("\n{}", table(&["per step", "#bytes", "#inside a process", "#between processes"], &rows));
+    let rows: Vec<Vec<String>> =
+        all.iter().map(|(who, moved)| [vec![(*who).to_owned()], links.cells(*moved)].concat()).collect();
+    let columns = [&["per step", "#bytes"][..], links.columns()].concat();
+    text += &format!("\n{}", table(&columns, &rows));
+    let straddling = collectives.iter().filter(|collective| collective.participants.straddles_slices);
+    let straddling: Vec<&str> = straddling.map(|collective| collective.name.as_str()).collect();
+    if !straddling.is_empty() {
+        text += &format!(
+            "warning: the groups of {} are divided unevenly over slices: an axis that belongs inside a slice crosses its border\n",
+            straddling.join(", ")
+        );
+    }
     text += &reservations(totals.has_unknown_loops, totals.has_branches);
     text
+}
+
+/// The columns of bytes.
+struct Links {
+    several_slices: bool,
+}
+
+impl Links {
+    fn columns(&self) -> &'static [&'static str] {
+        let columns = &["#inside a process", "#between processes", "#between slices"];
+        if self.several_slices { columns } else { &columns[..2] }
+    }
+
+    /// All bytes, and those of each column.
+    fn cells(&self, moved: LinkBytes) -> Vec<String> {
+        let columns = [moved.inside_process, moved.between_processes, moved.between_slices];
+        [moved.total()].into_iter().chain(columns.into_iter().take(self.columns().len())).map(bytes).collect()
+    }
 }
 
 fn operands(collective: &Collective) -> String {

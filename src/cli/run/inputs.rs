@@ -88,7 +88,11 @@ fn names(parameters: usize) -> String {
 }
 
 /// Checks a file's array against the parameter, which it may give once for every replica.
-fn convert(array: NpyArray, parameter: &GlobalArray, replicas: usize) -> Result<HostArray, npz::NpyError> {
+fn convert(
+    array: NpyArray,
+    parameter: &GlobalArray,
+    replicas: usize,
+) -> Result<HostArray, spmd_run::host_array::FileError> {
     let dims = parameter.dims_usize();
     let stacked = [&[replicas], &dims[..]].concat();
     let dims = if replicas > 1 && array.dims() == stacked { stacked } else { dims };

@@ -48,10 +48,10 @@ impl LocalGroup {
             _ => movement::largest_message(spec, &group, &plan) <= ONE_STEP_LIMIT,
         };
         let mut is_layered = false;
-        if !is_one_step && !group.hosts.is_empty() {
+        if !is_one_step && !group.islands.is_empty() {
             is_layered = match spec.kind {
                 CollectiveKind::AllReduce { .. } | CollectiveKind::ReduceScatter { .. } => true,
-                _ => plan.go_by_hosts(spec, &group),
+                _ => plan.go_by_islands(spec, &group),
             };
         }
         // That everyone whom a process exchanges messages with is there must mean that all are: nobody then waits for one
@@ -93,14 +93,14 @@ impl Instruction {
         spec: CollectiveSpec,
         world: &World,
         processes: &[u32],
-        hosts: &[u32],
+        islands: &[u32],
     ) -> Result<Instruction, CollectiveError> {
         let device_count = world.device_count();
         let members =
             if spec.groups.is_empty() { vec![(0..device_count).collect::<Vec<u32>>()] } else { spec.groups.clone() };
         spec.check(&members, device_count)?;
         let with_plan = |members: &Vec<u32>| {
-            let group = Group::new(members.clone(), processes, hosts, world.process_index)?;
+            let group = Group::new(members.clone(), processes, islands, world.process_index)?;
             Some(LocalGroup::new(&spec, group))
         };
         let groups = members.iter().map(with_plan).collect();

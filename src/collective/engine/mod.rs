@@ -82,8 +82,8 @@ struct Shared {
     world: World,
     /// The process of every device.
     processes: Vec<u32>,
-    /// A number for the host of every process.
-    hosts: Vec<u32>,
+    /// A number for the island of every process: its slice if there are several, else its host.
+    islands: Vec<u32>,
     transport: Option<Arc<dyn Transport>>,
     limits: Limits,
     state: Mutex<State>,
@@ -158,7 +158,7 @@ impl Communicator {
         let state = State { current: vec![None; world.local_device_count() as usize], ..State::default() };
         let shared = Arc::new(Shared {
             processes: world.processes(),
-            hosts: transport.as_ref().map_or_else(|| vec![0], |transport| transport.hosts()),
+            islands: islands(&world, transport.as_deref()),
             world,
             transport,
             limits,
@@ -185,7 +185,7 @@ impl Communicator {
         let mut instructions = HashMap::new();
         for spec in specs {
             let key = spec.key;
-            let instruction = Instruction::new(spec, &self.shared.world, &self.shared.processes, &self.shared.hosts)?;
+            let instruction = Instruction::new(spec, &self.shared.world, &self.shared.processes, &self.shared.islands)?;
             let name = instruction.spec.name.clone();
             if instructions.insert(key, Arc::new(instruction)).is_some() {
                 let problem = format!("key {key} belongs to another instruction as well");
@@ -392,6 +392,15 @@ impl Shared {
             waiting.into_iter().for_each(|(_, done)| done(Err(first.clone())));
         }
         first
+    }
+}
+
+/// Within an island data travels faster than to others.
+fn islands(world: &World, transport: Option<&dyn Transport>) -> Vec<u32> {
+    match transport {
+        Some(_) if world.slices.iter().any(|slice| Some(slice) != world.slices.first()) => world.slices.clone(),
+        Some(transport) => transport.hosts(),
+        None => vec![0],
     }
 }
 

@@ -19,7 +19,7 @@ const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
 /// The other processes that a collective exchanges messages with.
 fn others<'a>(spec: &CollectiveSpec, local: &'a LocalGroup) -> Box<dyn Iterator<Item = u32> + 'a> {
-    if moves_only(&spec.kind) && !local.plan.is_by_hosts() {
+    if moves_only(&spec.kind) && !local.plan.is_by_islands() {
         Box::new(local.plan.processes())
     } else {
         Box::new(local.group.peers().map(|part| part.process))

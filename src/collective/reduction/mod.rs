@@ -3,7 +3,7 @@
 //!
 //! Arrays go in pieces: while one is combined, the next one is on its way.
 
-mod hosts;
+mod islands;
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -22,9 +22,11 @@ use crate::collective::reduce::{Source, fold, fold_large, is_widened, partial_si
 use crate::collective::scratch::{Scratch, ScratchPool};
 use crate::collective::spec::{ArraySpec, CollectiveKind, CollectiveSpec, ReduceOp};
 
-/// Up to this size every process sends its partial result to every other one: one step instead of two. Two processes
-/// always do, as they move no more bytes that way.
+/// Up to this size every process sends its partial result to every other one: one step instead of two.
 const DIRECT_LIMIT: usize = 32 << 10;
+
+/// The same for two processes, which move no more bytes that way, but each combine all elements instead of half of them.
+const DIRECT_LIMIT_OF_TWO: usize = 1 << 20;
 
 /// The step in which a piece's partial results go to whoever combines them, and the one in which these hand it on.
 fn partial(piece: usize) -> u32 {
@@ -97,7 +99,7 @@ pub(super) fn is_one_step(spec: &CollectiveSpec, group: &Group, limit: usize) ->
 }
 
 fn is_direct(size: usize, group: &Group) -> bool {
-    group.parts.len() == 2 || size <= DIRECT_LIMIT
+    size <= if group.parts.len() == 2 { DIRECT_LIMIT_OF_TWO } else { DIRECT_LIMIT }
 }
 
 impl<'a> Reduction<'a> {
@@ -147,16 +149,16 @@ impl<'a> Reduction<'a> {
 
     /// Runs the whole reduction.
     pub fn run(&self, calls: &mut [Call], exchange: &Exchange<'_>) -> Result<(), TransportError> {
-        let is_layered = !self.group.hosts.is_empty();
+        let is_layered = !self.group.islands.is_empty();
         if let Some(dim) = self.scatter {
             return if is_layered {
-                self.reduce_scatter_by_hosts(calls, dim, exchange)
+                self.reduce_scatter_by_islands(calls, dim, exchange)
             } else {
                 self.reduce_scatter(calls, dim, exchange)
             };
         }
         if is_layered {
-            self.all_reduce_by_hosts(calls, exchange)?;
+            self.all_reduce_by_islands(calls, exchange)?;
         } else if self.group.parts.len() == 1 {
             self.whole().iter().for_each(|piece| self.combine_locally(calls, piece));
         } else if self.is_direct {

@@ -1,10 +1,8 @@
 //! An array as a file holds it, and what becomes of it.
 
-use super::NpyError;
 use super::header::{Element, Header, is_raw, numpy_name};
 use crate::dtype::DType;
-use crate::host_array::HostArray;
-use crate::host_array::shape_text;
+use crate::host_array::{FileError, HostArray, shape_text};
 
 /// An array of a `.npy` file or of an entry of a `.npz` file, as it stands there.
 #[derive(Clone, Debug)]
@@ -16,7 +14,7 @@ pub struct NpyArray {
 }
 
 impl NpyArray {
-    pub(super) fn new(origin: String, header: Header, data: Vec<u8>) -> NpyArray {
+    pub(in crate::host_array) fn new(origin: String, header: Header, data: Vec<u8>) -> NpyArray {
         NpyArray { origin, header, data }
     }
 
@@ -27,19 +25,13 @@ impl NpyArray {
 
     /// Type of the elements; `None` for raw ones, which are of any type of their width that NumPy lacks.
     pub fn dtype(&self) -> Option<DType> {
-        match self.header.element {
-            Element::Typed(dtype) => Some(dtype),
-            Element::Raw(_) => None,
-        }
+        self.header.dtype()
     }
 
     /// The array as one of `dtype` and `dims`, which it must be; nothing is converted but byte order and Fortran order.
     /// Raw elements are taken for any type of their width that NumPy lacks.
-    pub fn into_host_array(self, dtype: DType, dims: &[usize]) -> Result<HostArray, NpyError> {
-        let same_type = match self.header.element {
-            Element::Typed(found) => found == dtype,
-            Element::Raw(size) => is_raw(dtype) && size == dtype.size(),
-        };
+    pub fn into_host_array(self, dtype: DType, dims: &[usize]) -> Result<HostArray, FileError> {
+        let same_type = self.header.holds(dtype);
         if !same_type || self.header.dims != dims {
             let advice = if same_type {
                 String::new()
@@ -48,7 +40,7 @@ impl NpyArray {
             } else {
                 format!(": save it as .astype('{}')", numpy_name(dtype))
             };
-            return Err(NpyError::Mismatch {
+            return Err(FileError::Mismatch {
                 found: self.shape_text(),
                 origin: self.origin,
                 expected: shape_text(dtype, dims),
@@ -68,7 +60,7 @@ impl NpyArray {
         if dtype == DType::Pred {
             data.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
         }
-        HostArray::new(dtype, dims.to_vec(), data).map_err(|error| NpyError::malformed(&self.origin, error))
+        HostArray::new(dtype, dims.to_vec(), data).map_err(|error| FileError::malformed(&self.origin, error))
     }
 
     fn shape_text(&self) -> String {

@@ -16,7 +16,7 @@ const ALIGNMENT: usize = 64;
 
 /// What the elements of a file are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Element {
+pub(in crate::host_array) enum Element {
     /// A type that the header names.
     Typed(DType),
     /// As many bytes, of whatever type.
@@ -25,7 +25,7 @@ pub(super) enum Element {
 
 /// A header that makes sense.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(in crate::host_array) struct Header {
     pub element: Element,
     pub big_endian: bool,
     pub fortran_order: bool,
@@ -120,8 +120,24 @@ impl Header {
         Ok((header, before + length as u64))
     }
 
+    /// The element type, if the header names it.
+    pub(in crate::host_array) fn dtype(&self) -> Option<DType> {
+        match self.element {
+            Element::Typed(dtype) => Some(dtype),
+            Element::Raw(_) => None,
+        }
+    }
+
+    /// Whether the elements are of this type, or raw ones that may be.
+    pub(in crate::host_array) fn holds(&self, dtype: DType) -> bool {
+        match self.element {
+            Element::Typed(found) => found == dtype,
+            Element::Raw(size) => is_raw(dtype) && size == dtype.size(),
+        }
+    }
+
     /// Bytes of an element.
-    pub(super) fn element_size(&self) -> usize {
+    pub(in crate::host_array) fn element_size(&self) -> usize {
         match self.element {
             Element::Typed(dtype) => dtype.size(),
             Element::Raw(size) => size,
@@ -129,7 +145,7 @@ impl Header {
     }
 
     /// Bytes of the array, if they can be addressed.
-    pub(super) fn data_length(&self) -> Option<usize> {
+    pub(in crate::host_array) fn data_length(&self) -> Option<usize> {
         if self.dims.contains(&0) {
             return Some(0);
         }

@@ -5,111 +5,77 @@
 
 mod array;
 mod header;
+mod open;
 mod write;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use zip::ZipArchive;
 
 pub use self::array::NpyArray;
-use self::header::{Header, MAGIC};
+pub(super) use self::header::Header;
+use self::header::MAGIC;
+pub use self::open::{open_npy, open_npz};
 pub use self::write::write_npz;
+use super::FileError;
 
 const SUFFIX: &str = ".npy";
 
-/// A NumPy file that cannot be read or written, or that holds something else than the program has.
-#[derive(Debug, thiserror::Error)]
-pub enum NpyError {
-    /// The operating system says no.
-    #[error("{file}: {source}")]
-    Io {
-        /// The file.
-        file: String,
-        /// What it says.
-        source: io::Error,
-    },
-    /// The file is broken, or none that we read.
-    #[error("{origin}: {problem}")]
-    Malformed {
-        /// The file, and the array in it.
-        origin: String,
-        /// What is wrong.
-        problem: String,
-    },
-    /// The array is not the one that is asked for.
-    #[error("{origin} is {found}, the program's is {expected}{advice}")]
-    Mismatch {
-        /// The file, and the array in it.
-        origin: String,
-        /// Shape of the array.
-        found: String,
-        /// Shape that is asked for.
-        expected: String,
-        /// What to do about it; begins with punctuation.
-        advice: String,
-    },
-}
-
-impl NpyError {
-    fn malformed(origin: &str, problem: impl ToString) -> NpyError {
-        NpyError::Malformed { origin: origin.to_owned(), problem: problem.to_string() }
-    }
-}
-
 /// Reads the array of a `.npy` file.
-pub fn read_npy(path: &Path) -> Result<NpyArray, NpyError> {
+pub fn read_npy(path: &Path) -> Result<NpyArray, FileError> {
     let file = path.display().to_string();
-    let failed = |source| NpyError::Io { file: file.clone(), source };
+    let failed = |source| FileError::Io { file: file.clone(), source };
     let handle = File::open(path).map_err(failed)?;
     let metadata = handle.metadata().map_err(failed)?;
     read_npy_from(BufReader::new(handle), metadata.is_file().then_some(metadata.len()), &file)
 }
 
 /// Reads the array of a `.npy` file of so many bytes, if that is known; `file` is what messages call it.
-pub fn read_npy_from(mut reader: impl Read, length: Option<u64>, file: &str) -> Result<NpyArray, NpyError> {
+pub fn read_npy_from(mut reader: impl Read, length: Option<u64>, file: &str) -> Result<NpyArray, FileError> {
     read_array(&mut reader, Size { whole: length, there: length.unwrap_or(0) }, file)
 }
 
 /// Reads every array of a `.npz` file, by its name without `.npy`.
-pub fn read_npz(path: &Path) -> Result<BTreeMap<String, NpyArray>, NpyError> {
+pub fn read_npz(path: &Path) -> Result<BTreeMap<String, NpyArray>, FileError> {
     let file = path.display().to_string();
-    let handle = File::open(path).map_err(|source| NpyError::Io { file: file.clone(), source })?;
+    let handle = File::open(path).map_err(|source| FileError::Io { file: file.clone(), source })?;
     read_npz_from(BufReader::new(handle), &file)
 }
 
 /// Reads every array of a `.npz` archive, by its name without `.npy`; `file` is what messages call it.
 ///
 /// Takes no more memory than a small multiple of what the archive holds, whatever sizes it states.
-pub fn read_npz_from(mut reader: impl Read + Seek, file: &str) -> Result<BTreeMap<String, NpyArray>, NpyError> {
-    let failed = |source| NpyError::Io { file: file.to_owned(), source };
+pub fn read_npz_from(mut reader: impl Read + Seek, file: &str) -> Result<BTreeMap<String, NpyArray>, FileError> {
+    let failed = |source| FileError::Io { file: file.to_owned(), source };
     let mut start = Vec::new();
     reader.by_ref().take(MAGIC.len() as u64).read_to_end(&mut start).map_err(failed)?;
     let length = reader.seek(SeekFrom::End(0)).map_err(failed)?;
     if start == MAGIC {
-        return Err(NpyError::malformed(file, "this is a single array (.npy), not an archive of them (.npz)"));
+        return Err(FileError::malformed(file, "this is a single array (.npy), not an archive of them (.npz)"));
     }
 
-    let not_an_archive = |error| NpyError::malformed(file, format!("not an .npz archive, or not a whole one: {error}"));
+    let not_an_archive =
+        |error| FileError::malformed(file, format!("not an .npz archive, or not a whole one: {error}"));
     let mut archive = ZipArchive::new(reader).map_err(not_an_archive)?;
     if archive.has_duplicate_names() {
-        return Err(NpyError::malformed(file, "two arrays of the archive have the same name"));
+        return Err(FileError::malformed(file, "two arrays of the archive have the same name"));
     }
     if archive.has_overlapping_files().map_err(not_an_archive)? {
-        return Err(NpyError::malformed(file, "arrays of the archive overlap each other"));
+        return Err(FileError::malformed(file, "arrays of the archive overlap each other"));
     }
     let mut arrays = BTreeMap::new();
     for index in 0..archive.len() {
         let mut entry = archive
             .by_index(index)
-            .map_err(|error| NpyError::malformed(file, format!("entry {index} of the archive: {error}")))?;
+            .map_err(|error| FileError::malformed(file, format!("entry {index} of the archive: {error}")))?;
         let full_name = String::from_utf8_lossy(entry.name_raw()).into_owned();
         let name = full_name.strip_suffix(SUFFIX).unwrap_or(&full_name).to_owned();
         let origin = format!("{file}: {}", name.escape_debug());
         if !full_name.ends_with(SUFFIX) {
-            return Err(NpyError::malformed(&origin, "not an array: its name does not end in .npy"));
+            return Err(FileError::malformed(&origin, "not an array: its name does not end in .npy"));
         }
         let size = Size { whole: Some(entry.size()), there: entry.compressed_size().min(length) };
         let array = read_array(&mut entry, size, &origin)?;
@@ -126,8 +92,8 @@ struct Size {
     there: u64,
 }
 
-fn read_array(reader: &mut impl Read, size: Size, origin: &str) -> Result<NpyArray, NpyError> {
-    let broken = |problem| NpyError::Malformed { origin: origin.to_owned(), problem };
+fn read_array(reader: &mut impl Read, size: Size, origin: &str) -> Result<NpyArray, FileError> {
+    let broken = |problem| FileError::Malformed { origin: origin.to_owned(), problem };
     let (header, header_length) = Header::read(reader).map_err(broken)?;
     let wanted = header.data_length().ok_or_else(|| broken("an array larger than any memory".to_owned()))?;
     let mut data = Vec::new();

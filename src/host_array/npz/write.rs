@@ -8,16 +8,16 @@ use std::path::Path;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-use super::{NpyError, SUFFIX, header};
-use crate::host_array::HostArray;
+use super::{SUFFIX, header};
 use crate::host_array::element::canonical;
+use crate::host_array::{FileError, HostArray};
 
 /// Writes arrays by their names into a `.npz` file, as `numpy.savez` does.
 ///
 /// The file appears, or takes the place of another, when it is complete: until then it has another name in the same
 /// folder. Devices and pipes are written directly, as are files in folders that take no new ones.
-pub fn write_npz<'a>(path: &Path, arrays: impl IntoIterator<Item = (String, &'a HostArray)>) -> Result<(), NpyError> {
-    write(path, arrays).map_err(|source| NpyError::Io { file: path.display().to_string(), source })
+pub fn write_npz<'a>(path: &Path, arrays: impl IntoIterator<Item = (String, &'a HostArray)>) -> Result<(), FileError> {
+    write(path, arrays).map_err(|source| FileError::Io { file: path.display().to_string(), source })
 }
 
 fn write<'a>(path: &Path, arrays: impl IntoIterator<Item = (String, &'a HostArray)>) -> io::Result<()> {
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
     use crate::dtype::DType;
 
-    fn save(path: &Path) -> Result<(), NpyError> {
+    fn save(path: &Path) -> Result<(), FileError> {
         write_npz(path, [("a".to_owned(), &HostArray::zeros(DType::F32, &[3]).unwrap())])
     }
 

@@ -3,31 +3,34 @@
 use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::super::handshake::{HELLO_LENGTH, Hellos, PROOF_LENGTH, REFUSAL, hello, is_marked, job, version};
-use super::super::reach::is_cut_off;
 use super::super::wire::{Decoder, Frame, JOIN_LIMITS, LIMITS, PROTOCOL, Request, Response};
 use super::state::{Loss, Outgoing};
+use super::stream::{Stream, turn_away};
 use super::{HANDSHAKE_LIMIT, Shared};
+use crate::channel::{NEEDS_TLS, is_client_hello};
 
 const CHUNK: usize = 16 << 10;
 
-pub async fn serve(mut stream: TcpStream, address: SocketAddr, shared: Rc<Shared>, has_joined: Rc<Cell<bool>>) {
-    let _ = stream.set_nodelay(true);
-    let admitted = timeout(HANDSHAKE_LIMIT, admit(&mut stream, &shared)).await;
-    let (call, join, decoder) = match admitted {
-        Ok(Ok((call, Request::Join(join), decoder))) => (call, join, decoder),
-        Ok(Ok((call, Request::Status, _))) => {
+pub async fn serve(socket: TcpStream, address: SocketAddr, shared: Rc<Shared>, has_joined: Rc<Cell<bool>>) {
+    let _ = socket.set_nodelay(true);
+    let admitted = timeout(HANDSHAKE_LIMIT, async {
+        let mut stream = Stream::accept(socket, address, shared.identity.as_ref()).await?;
+        let admitted = admit(&mut stream, address, &shared).await?;
+        Ok::<_, String>((stream, admitted))
+    });
+    let (mut stream, call, join, decoder) = match admitted.await {
+        Ok(Ok((stream, (call, Request::Join(join), decoder)))) => (stream, call, join, decoder),
+        Ok(Ok((mut stream, (call, Request::Status, _)))) => {
             let _ = timeout(HANDSHAKE_LIMIT, tell_status(&mut stream, call, &shared)).await;
             return;
         }
@@ -40,53 +43,55 @@ pub async fn serve(mut stream: TcpStream, address: SocketAddr, shared: Rc<Shared
     if let Err(reason) = joined {
         tracing::warn!("refused a connection from {address}: {reason}");
         if let Ok(refusal) = Frame::new(call, Response::Refused(reason)).head() {
-            let _ = timeout(HANDSHAKE_LIMIT, stream.write_all(&refusal)).await;
+            let _ = timeout(HANDSHAKE_LIMIT, send(&mut stream, &refusal)).await;
         }
         return;
     }
     tracing::debug!("process {} ({}) has joined from {address}", join.process_index, join.host);
     has_joined.set(true);
-    let (read, write) = stream.into_split();
-    let writer = tokio::task::spawn_local(write_all(write, outgoing));
+    let writer = tokio::task::spawn_local(write_all(stream.clone(), outgoing));
     shared.writers.borrow_mut().push(writer);
     shared.changed.notify_one();
-    let loss = read_all(read, decoder, join.process_index, &shared).await;
+    let loss = read_all(stream, decoder, join.process_index, &shared).await;
     shared.state.borrow_mut().lost(join.process_index, loss);
     shared.changed.notify_one();
 }
 
 /// Lets the peer prove itself, then reads its first message.
-async fn admit(stream: &mut TcpStream, shared: &Shared) -> Result<(u64, Request, Decoder), String> {
+async fn admit(stream: &mut Stream, address: SocketAddr, shared: &Shared) -> Result<(u64, Request, Decoder), String> {
     let failed = |error: io::Error| error.to_string();
     let ours = hello(shared.job).map_err(failed)?;
     let mut peer = [0; HELLO_LENGTH];
     stream.read_exact(&mut peer).await.map_err(failed)?;
+    if is_client_hello(&peer) {
+        tracing::warn!("refused a process from {address}: {NEEDS_TLS}");
+        turn_away(stream).await;
+        return Err(NEEDS_TLS.to_owned());
+    }
     if !is_marked(&peer) {
         return Err("it is not spmd-run".to_owned());
     }
-    stream.write_all(&ours).await.map_err(failed)?;
+    send(stream, &ours).await.map_err(failed)?;
     if version(&peer) != PROTOCOL {
         return Err(format!("it speaks rendezvous protocol {}, this coordinator {PROTOCOL}", version(&peer)));
     }
     if job(&peer).differs_from(shared.job) {
         tracing::warn!(
-            "refused a process from {}: it belongs to job {}, this is job {}",
-            stream.peer_addr().map_err(failed)?,
+            "refused a process from {address}: it belongs to job {}, this is job {}",
             job(&peer),
             shared.job
         );
         return Err("it belongs to another job".to_owned());
     }
-    let hellos = Hellos { peer, coordinator: ours };
+    let hellos = Hellos { peer, coordinator: ours, binding: stream.binding().map_err(failed)? };
     let mut proof = [0; PROOF_LENGTH];
     stream.read_exact(&mut proof).await.map_err(failed)?;
     if !shared.key.accepts_peer(&hellos, proof) {
-        let from = stream.peer_addr().map_err(failed)?;
-        tracing::warn!("refused a process from {from}: it has another job token");
-        stream.write_all(&REFUSAL).await.map_err(failed)?;
+        tracing::warn!("refused a process from {address}: it has another job token");
+        send(stream, &REFUSAL).await.map_err(failed)?;
         return Err("it has another job token".to_owned());
     }
-    stream.write_all(&shared.key.verdict(&hellos)).await.map_err(failed)?;
+    send(stream, &shared.key.verdict(&hellos)).await.map_err(failed)?;
 
     let mut decoder = Decoder::new(JOIN_LIMITS);
     let mut chunk = [0; 1024];
@@ -102,7 +107,7 @@ async fn admit(stream: &mut TcpStream, shared: &Shared) -> Result<(u64, Request,
     }
 }
 
-async fn tell_status(stream: &mut TcpStream, call: u64, shared: &Shared) -> io::Result<()> {
+async fn tell_status(stream: &mut Stream, call: u64, shared: &Shared) -> io::Result<()> {
     let status = postcard::to_stdvec(&shared.state.borrow().status(Instant::now())).map_err(io::Error::other)?;
     let answer = Frame::with_body(call, Response::Value, Arc::new(status));
     stream.write_all(&answer.head().map_err(io::Error::other)?).await?;
@@ -110,7 +115,7 @@ async fn tell_status(stream: &mut TcpStream, call: u64, shared: &Shared) -> io::
     stream.shutdown().await
 }
 
-async fn read_all(mut stream: OwnedReadHalf, mut decoder: Decoder, process: u32, shared: &Shared) -> Loss {
+async fn read_all(mut stream: Stream, mut decoder: Decoder, process: u32, shared: &Shared) -> Loss {
     let mut chunk = vec![0; CHUNK];
     loop {
         loop {
@@ -122,7 +127,7 @@ async fn read_all(mut stream: OwnedReadHalf, mut decoder: Decoder, process: u32,
             shared.changed.notify_one();
         }
         match timeout(shared.heartbeat.interval, stream.read(&mut chunk)).await {
-            Err(_) if is_cut_off(stream.as_ref().as_fd()) => return Loss::CutOff,
+            Err(_) if stream.is_cut_off() => return Loss::CutOff,
             // It may be stopped for a while, or busy. For how long is the state's to judge.
             Err(_) => {}
             Ok(Ok(0) | Err(_)) => return Loss::Closed,
@@ -132,7 +137,7 @@ async fn read_all(mut stream: OwnedReadHalf, mut decoder: Decoder, process: u32,
 }
 
 /// Writes until the state lets go of the connection or it breaks, which the reader notices too.
-async fn write_all(mut stream: OwnedWriteHalf, mut outgoing: mpsc::UnboundedReceiver<Outgoing>) {
+async fn write_all(mut stream: Stream, mut outgoing: mpsc::UnboundedReceiver<Outgoing>) {
     while let Some(item) = outgoing.recv().await {
         let written = match item {
             Outgoing::Frame(frame) => write_frame(&mut stream, frame).await,
@@ -148,7 +153,12 @@ async fn write_all(mut stream: OwnedWriteHalf, mut outgoing: mpsc::UnboundedRece
     let _ = stream.shutdown().await;
 }
 
-async fn write_frame(stream: &mut OwnedWriteHalf, frame: Frame<Response>) -> io::Result<()> {
+async fn write_frame(stream: &mut Stream, frame: Frame<Response>) -> io::Result<()> {
     stream.write_all(&frame.head().map_err(io::Error::other)?).await?;
-    stream.write_all(&frame.body).await
+    send(stream, &frame.body).await
+}
+
+async fn send(stream: &mut Stream, bytes: &[u8]) -> io::Result<()> {
+    stream.write_all(bytes).await?;
+    stream.flush().await
 }

@@ -4,6 +4,7 @@ mod connection;
 mod members;
 mod observers;
 mod state;
+mod stream;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -20,6 +21,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 use super::handshake::Key;
 use super::report::{Abort, Seconds};
 use super::{Heartbeat, JobId, JoinError};
+use crate::channel::Identity;
 use state::State;
 
 /// How long a peer may take to prove its token and to join.
@@ -40,6 +42,7 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 /// What a coordinator must know of its job.
 pub struct CoordinatorOptions {
     pub key: Key,
+    pub identity: Option<Identity>,
     pub job: JobId,
     pub process_count: u32,
     pub version: String,
@@ -107,6 +110,7 @@ struct Shared {
     /// Told whenever the state may have a new deadline or last words.
     changed: Notify,
     key: Key,
+    identity: Option<Identity>,
     job: JobId,
     heartbeat: Heartbeat,
     /// Peers that had not joined when they were last looked at, oldest first.
@@ -137,11 +141,13 @@ async fn serve(
     options: CoordinatorOptions,
     stopped: oneshot::Receiver<()>,
 ) {
-    let CoordinatorOptions { key, job, process_count, version, heartbeat, expected_hosts, metrics: _, live } = options;
+    let CoordinatorOptions { key, identity, job, process_count, version, heartbeat, expected_hosts, metrics: _, live } =
+        options;
     let shared = Rc::new(Shared {
         state: RefCell::new(State::new(Instant::now(), job, process_count, version, heartbeat, expected_hosts)),
         changed: Notify::new(),
         key,
+        identity,
         job,
         heartbeat,
         strangers: RefCell::default(),
@@ -287,9 +293,9 @@ mod tests {
         let address = listener.local_addr().unwrap().to_string();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let mut connection = connect(&options(1), &address, Instant::now() + LONG).unwrap();
-                connection.stream.write_all(bytes).unwrap();
-                let _ = std::io::copy(&mut connection.stream, &mut std::io::sink());
+                let mut connection = connect(&options(1), None, &address, Instant::now() + LONG).unwrap();
+                connection.channel.write_all(bytes).unwrap();
+                let _ = std::io::copy(&mut connection.channel, &mut std::io::sink());
             });
             let joined = Rendezvous::join(JoinOptions { host_coordinator: Some(listener), ..options(0) });
             let told = joined.map(|host| match host.barrier("never", LONG) {

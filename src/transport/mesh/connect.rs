@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::channel::{Channel, Identity, NEEDS_TLS, is_client_hello, reason_of_refusal, time_left};
 use crate::transport::shm::{self, HOST_LEN, HostId, OFFER_LEN, Offer, Offered};
 
 use super::Mesh;
@@ -62,7 +63,7 @@ pub enum Choice {
 
 /// An open way to another process.
 pub(super) struct Connection {
-    pub stream: TcpStream,
+    pub channel: Channel,
     pub host: HostId,
     /// What both share, or why that is nothing.
     pub shared: Result<shm::Shared, String>,
@@ -71,7 +72,7 @@ pub(super) struct Connection {
 impl Connection {
     /// Whether the other process runs on this host, as far as that can be told.
     pub fn is_local(&self) -> bool {
-        let ends = (self.stream.local_addr(), self.stream.peer_addr());
+        let ends = (self.channel.socket().local_addr(), self.channel.socket().peer_addr());
         self.shared.is_ok() || matches!(ends, (Ok(here), Ok(there)) if here.ip() == there.ip())
     }
 }
@@ -101,6 +102,7 @@ struct Setup {
     process_index: u32,
     process_count: u32,
     key: [u8; 32],
+    identity: Option<Identity>,
     choice: Choice,
     /// Unknown to all if this process does not share memory.
     host: HostId,
@@ -120,12 +122,14 @@ enum News {
 
 /// Connects every pair of processes: this one calls those with a lower index and is called by the others. `addresses`
 /// holds every process' listening address, `listener` is ours. Both sides of each connection prove that they know
-/// `secret`; whoever else connects is turned away. Two processes share memory if they can and both may.
+/// `secret`; whoever else connects is turned away. With an identity, which then all have, the connections are encrypted. Two
+/// processes share memory if they can and both may.
 pub fn connect_mesh(
     process_index: u32,
     listener: TcpListener,
     addresses: &[SocketAddr],
     secret: &[u8],
+    identity: Option<Identity>,
     choice: Choice,
     timeout: Duration,
 ) -> Result<Mesh, MeshError> {
@@ -137,6 +141,7 @@ pub fn connect_mesh(
         process_index,
         process_count,
         key: blake3::derive_key("spmd-run data plane handshake v1", secret),
+        identity,
         choice,
         host: if choice == Choice::Tcp { HostId::UNKNOWN } else { HostId::here().unwrap_or(HostId::UNKNOWN) },
         deadline: Instant::now() + timeout.min(Duration::from_secs(365 * 24 * 60 * 60)),
@@ -186,7 +191,7 @@ impl Setup {
             let left = self.deadline.saturating_duration_since(Instant::now());
             match news.recv_timeout(left) {
                 Ok(News::Connected(peer, connection)) => {
-                    prepare(&connection.stream)?;
+                    prepare(connection.channel.socket())?;
                     if let (Choice::Shm, Err(reason), Some(&address)) =
                         (self.choice, &connection.shared, addresses.get(peer as usize))
                     {
@@ -238,7 +243,7 @@ impl Setup {
                 Ok(stream) => match self.introduce(stream, peer) {
                     Ok(Some(connection)) => News::Connected(peer, connection),
                     Ok(None) => News::WrongSecret(peer),
-                    Err(error) => News::Trouble(peer, format!("the handshake failed: {error}")),
+                    Err(error) => News::Trouble(peer, format!("the handshake failed: {}", reason(&error))),
                 },
                 Err(error) => News::Trouble(peer, error.to_string()),
             };
@@ -263,7 +268,7 @@ impl Setup {
                     let spawned = std::thread::Builder::new().name("tcp-handshake".to_owned()).spawn(move || {
                         let news = match setup.receive(stream) {
                             Ok((peer, connection)) => News::Connected(peer, connection),
-                            Err(error) => News::Stranger(address, error.to_string()),
+                            Err(error) => News::Stranger(address, reason(&error)),
                         };
                         still_busy.fetch_sub(1, Ordering::Relaxed);
                         // No one listens once everyone is there.
@@ -290,57 +295,61 @@ impl Setup {
     /// The caller's side of the handshake. `None` if the other side does not know the secret.
     fn introduce(&self, stream: TcpStream, peer: u32) -> io::Result<Option<Connection>> {
         let end = self.deadline.min(Instant::now() + HANDSHAKE_LIMIT);
+        let mut channel = Channel::call(stream, self.identity.as_ref(), end)?;
         let hello = self.hello(peer)?;
-        write_within(&stream, &hello, end)?;
+        write_within(&mut channel, &hello, end)?;
         let mut answer = [0; HELLO_LEN + MAC_LEN];
-        read_within(&stream, &mut answer, end)?;
+        read_within(&mut channel, &mut answer, end)?;
         let (their_hello, their_mac) = answer.split_at(HELLO_LEN);
         let (_, host) = parse_hello(their_hello, self.process_index, self.process_count)?;
-        if !matches(&self.mac("called", &hello, their_hello), their_mac) {
+        let binding = channel.binding()?;
+        if !matches(&self.mac("called", &hello, their_hello, binding), their_mac) {
             return Ok(None);
         }
-        write_within(&stream, self.mac("caller", &hello, their_hello).as_bytes(), end)?;
+        write_within(&mut channel, self.mac("caller", &hello, their_hello, binding).as_bytes(), end)?;
         let mut verdict = [0];
-        read_within(&stream, &mut verdict, end)?;
+        read_within(&mut channel, &mut verdict, end)?;
         if verdict != [ACCEPTED] {
             return Err(malformed("it turned us away"));
         }
-        let shared = self.share_memory(&stream, host, end)?;
-        Ok(Some(Connection { stream, host, shared }))
+        let shared = self.share_memory(&mut channel, host, end)?;
+        Ok(Some(Connection { channel, host, shared }))
     }
 
     /// The called side of the handshake; returns who called.
     fn receive(&self, stream: TcpStream) -> io::Result<(u32, Connection)> {
         stream.set_nonblocking(false)?;
         let end = self.deadline.min(Instant::now() + HANDSHAKE_LIMIT);
+        let mut channel = Channel::answer(stream, self.identity.as_ref(), end)?;
         let mut their_hello = [0; HELLO_LEN];
-        read_within(&stream, &mut their_hello, end)?;
+        read_within(&mut channel, &mut their_hello, end)?;
         let (peer, host) = parse_hello(&their_hello, self.process_index, self.process_count)?;
         if peer <= self.process_index {
             return Err(malformed(&format!("process {peer} called, which should be called")));
         }
         let hello = self.hello(peer)?;
         let mut answer = hello.to_vec();
-        answer.extend_from_slice(self.mac("called", &their_hello, &hello).as_bytes());
-        write_within(&stream, &answer, end)?;
+        let binding = channel.binding()?;
+        answer.extend_from_slice(self.mac("called", &their_hello, &hello, binding).as_bytes());
+        write_within(&mut channel, &answer, end)?;
         let mut their_mac = [0; MAC_LEN];
-        read_within(&stream, &mut their_mac, end).map_err(|error| match error.kind() {
+        read_within(&mut channel, &mut their_mac, end).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => malformed("it has another job secret"),
             _ => error,
         })?;
-        if !matches(&self.mac("caller", &their_hello, &hello), &their_mac) {
+        if !matches(&self.mac("caller", &their_hello, &hello, binding), &their_mac) {
             return Err(malformed("it has another job secret"));
         }
-        write_within(&stream, &[ACCEPTED], end)?;
-        let shared = self.share_memory(&stream, host, end)?;
-        Ok((peer, Connection { stream, host, shared }))
+        write_within(&mut channel, &[ACCEPTED], end)?;
+        let shared = self.share_memory(&mut channel, host, end)?;
+        Ok((peer, Connection { channel, host, shared }))
     }
 
     /// Both sides offer a ring and open the other's, and try to read from the other's memory. The rings are used if both
     /// could open them, else both know why not.
     fn share_memory(
         &self,
-        stream: &TcpStream,
+        channel: &mut Channel,
         their_host: HostId,
         end: Instant,
     ) -> io::Result<Result<shm::Shared, String>> {
@@ -353,9 +362,9 @@ impl Setup {
             ours[0] = OFFERED;
             ours[1..].copy_from_slice(&offered.offer().to_bytes());
         }
-        write_within(stream, &ours, end)?;
+        write_within(channel, &ours, end)?;
         let mut theirs = [0; 1 + OFFER_LEN];
-        read_within(stream, &mut theirs, end)?;
+        read_within(channel, &mut theirs, end)?;
         let [kind, theirs @ ..] = theirs;
         let opened = match (&offered, kind) {
             (Err(reason), _) => Err(reason.clone()),
@@ -364,9 +373,9 @@ impl Setup {
             (Ok(_), _) => Err("the other process does not share memory".to_owned()),
         };
         let verdict = opened.as_ref().map_or(0, |(_, memory)| if memory.is_some() { READABLE } else { OPENED });
-        write_within(stream, &[verdict], end)?;
+        write_within(channel, &[verdict], end)?;
         let mut their_verdict = [0];
-        read_within(stream, &mut their_verdict, end)?;
+        read_within(channel, &mut their_verdict, end)?;
         Ok(match (opened, offered) {
             (Ok((theirs, memory)), Ok(ours)) if matches!(their_verdict, [OPENED | READABLE]) => Ok(shm::Shared {
                 writer: shm::Writer::new(ours.into_segment()),
@@ -392,9 +401,11 @@ impl Setup {
         Ok(hello)
     }
 
-    fn mac(&self, role: &str, caller_hello: &[u8], called_hello: &[u8]) -> blake3::Hash {
+    /// `binding` is that of the connection, so that nobody can pass the hash on to another one.
+    fn mac(&self, role: &str, caller_hello: &[u8], called_hello: &[u8], binding: Option<[u8; 32]>) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
         hasher.update(role.as_bytes()).update(caller_hello).update(called_hello);
+        hasher.update(binding.as_ref().map_or(&[], |binding| &binding[..]));
         hasher.finalize()
     }
 }
@@ -416,6 +427,9 @@ fn matches(mac: &blake3::Hash, bytes: &[u8]) -> bool {
 /// Returns the sender of a hello that is meant for process `to`, and its host.
 fn parse_hello(bytes: &[u8], to: u32, process_count: u32) -> io::Result<(u32, HostId)> {
     let (magic, rest) = bytes.split_at_checked(MAGIC.len()).ok_or_else(|| malformed("a short hello"))?;
+    if is_client_hello(magic) {
+        return Err(malformed(NEEDS_TLS));
+    }
     if magic != MAGIC {
         return Err(malformed("it is not a process of a job, or runs another version"));
     }
@@ -436,10 +450,15 @@ fn malformed(problem: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, problem.to_owned())
 }
 
-fn read_within(mut stream: &TcpStream, mut bytes: &mut [u8], end: Instant) -> io::Result<()> {
+/// What went wrong in a handshake.
+fn reason(error: &io::Error) -> String {
+    reason_of_refusal(error).unwrap_or_else(|| error.to_string())
+}
+
+fn read_within(channel: &mut Channel, mut bytes: &mut [u8], end: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
-        stream.set_read_timeout(Some(time_left(end)?))?;
-        match stream.read(bytes) {
+        channel.socket().set_read_timeout(Some(time_left(end)?))?;
+        match channel.read(bytes) {
             Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection")),
             Ok(count) => bytes = &mut bytes[count..],
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -450,14 +469,10 @@ fn read_within(mut stream: &TcpStream, mut bytes: &mut [u8], end: Instant) -> io
     Ok(())
 }
 
-fn write_within(mut stream: &TcpStream, bytes: &[u8], end: Instant) -> io::Result<()> {
-    stream.set_write_timeout(Some(time_left(end)?))?;
-    stream.write_all(bytes)
-}
-
-fn time_left(end: Instant) -> io::Result<Duration> {
-    let left = end.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+fn write_within(channel: &mut Channel, bytes: &[u8], end: Instant) -> io::Result<()> {
+    channel.socket().set_write_timeout(Some(time_left(end)?))?;
+    channel.write_all(bytes)?;
+    channel.flush()
 }
 
 /// Sets a connection up for messages.

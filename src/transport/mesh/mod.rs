@@ -59,7 +59,7 @@ impl Mesh {
         let spin = Spin::new(here);
         let mut peers = Vec::with_capacity(connections.len());
         for (index, connection) in connections.into_iter().enumerate() {
-            let peer = |Connection { stream, shared, .. }| Peer::new(index as u32, stream, shared.ok(), spin);
+            let peer = |Connection { channel, shared, .. }| Peer::new(index as u32, channel, shared.ok(), spin);
             peers.push(connection.map(peer).transpose()?.map(Arc::new));
         }
         let shared = Arc::new(Shared {

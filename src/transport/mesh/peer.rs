@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
+use crate::channel::{self, Channel};
 use crate::transport::{EAGER_LIMIT, Segment, Tag, TransportError, Wait, shm};
 
 use super::frame::{Header, Kind};
@@ -58,6 +59,7 @@ pub(super) struct Peer {
 struct Writer {
     /// `None` if frames go to the stream.
     ring: Option<shm::Writer>,
+    stream: channel::Writer,
     /// A frame was written in part: nothing can follow.
     torn: bool,
 }
@@ -111,20 +113,21 @@ impl Peers {
 }
 
 impl Peer {
-    /// A peer behind a connected socket that does not block and, where both share memory, a ring for each direction.
-    pub fn new(index: u32, stream: TcpStream, shared: Option<shm::Shared>, spin: Spin) -> io::Result<Peer> {
-        let stream = Arc::new(stream);
+    /// A peer behind a connection that does not block and, where both share memory, a ring for each direction.
+    pub fn new(index: u32, channel: Channel, shared: Option<shm::Shared>, spin: Spin) -> io::Result<Peer> {
+        let stream = Arc::clone(channel.socket());
+        let (from_stream, to_stream) = channel.split();
         let memory = shared.as_ref().and_then(|shared| shared.memory);
         let is_readable = shared.as_ref().is_some_and(|shared| shared.is_readable);
         let (writer, reader) = shared.map(|shared| (shared.writer, shared.reader)).unzip();
-        let inbox = Inbox::new(index, StreamReader::new(Arc::clone(&stream)), reader);
+        let inbox = Inbox::new(index, StreamReader::new(from_stream), reader);
         Ok(Peer {
             index,
             stream,
             own_ring: writer.as_ref().map(|writer: &shm::Writer| writer.segment().clone()),
             memory,
             is_readable,
-            writer: Mutex::new(Writer { ring: writer, torn: false }),
+            writer: Mutex::new(Writer { ring: writer, stream: to_stream, torn: false }),
             ring: inbox.ring().cloned(),
             inbox: Mutex::new(inbox),
             changed: Condvar::new(),
@@ -313,7 +316,7 @@ impl Peer {
         let header = Header { kind, len: end as u64, tag: Tag([0; 5]) }.to_bytes();
         if writer.ring.is_some() || !writer.torn {
             // One attempt: a peer that takes nothing learns from the closed connection.
-            let _ = (&*self.stream).write_vectored(&[IoSlice::new(&header), IoSlice::new(&reason.as_bytes()[..end])]);
+            let _ = writer.stream.write_vectored(&[IoSlice::new(&header), IoSlice::new(&reason.as_bytes()[..end])]);
         }
         writer.torn = true;
         let _ = self.stream.shutdown(Shutdown::Write);
@@ -468,13 +471,13 @@ impl Peer {
         loop {
             let written = match &mut writer.ring {
                 Some(ring) => ring.write(rest),
-                None => (&*self.stream).write_vectored(&rest[..rest.len().min(MAX_SLICES)]),
+                None => writer.stream.write_vectored(&rest[..rest.len().min(MAX_SLICES)]),
             };
             match written {
                 Ok(count) => {
                     // Also skips empty buffers.
                     IoSlice::advance_slices(&mut rest, count);
-                    if rest.is_empty() {
+                    if rest.is_empty() && writer.stream.is_flushed() {
                         return Ok(());
                     }
                     if count > 0 {

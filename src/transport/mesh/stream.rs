@@ -1,9 +1,9 @@
 //! Bytes that come over a TCP connection, taken in by whoever waits for them.
 
 use std::io::{self, Read};
-use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+
+use crate::channel::Reader;
 
 use super::inbox::Source;
 
@@ -12,26 +12,26 @@ const BUFFER_LEN: usize = 64 << 10;
 
 pub(in crate::transport) struct StreamReader {
     /// Does not block.
-    stream: Arc<TcpStream>,
+    stream: Reader,
     buffer: Vec<u8>,
     start: usize,
     end: usize,
 }
 
 impl StreamReader {
-    pub fn new(stream: Arc<TcpStream>) -> StreamReader {
+    pub fn new(stream: Reader) -> StreamReader {
         StreamReader { stream, buffer: vec![0; BUFFER_LEN], start: 0, end: 0 }
     }
 }
 
 impl AsFd for StreamReader {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+        self.stream.socket().as_fd()
     }
 }
 
 /// 0 if there is nothing now.
-fn receive(mut stream: &TcpStream, into: &mut [u8]) -> io::Result<usize> {
+fn receive(stream: &mut Reader, into: &mut [u8]) -> io::Result<usize> {
     loop {
         return match stream.read(into) {
             Ok(0) if !into.is_empty() => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection")),
@@ -44,10 +44,14 @@ fn receive(mut stream: &TcpStream, into: &mut [u8]) -> io::Result<usize> {
 
 impl Source for StreamReader {
     fn available(&mut self, wanted: usize) -> io::Result<&[u8]> {
-        if self.end - self.start < wanted.min(BUFFER_LEN) {
+        // Until there is nothing: what TLS has opened already does not make the socket readable.
+        while self.end - self.start < wanted.min(BUFFER_LEN) {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
-            self.end += receive(&self.stream, &mut self.buffer[self.end..])?;
+            match receive(&mut self.stream, &mut self.buffer[self.end..])? {
+                0 => break,
+                count => self.end += count,
+            }
         }
         Ok(&self.buffer[self.start..self.end])
     }
@@ -58,7 +62,7 @@ impl Source for StreamReader {
 
     fn read(&mut self, into: &mut [u8], _is_large: bool) -> io::Result<usize> {
         if self.start == self.end && into.len() >= BUFFER_LEN {
-            return receive(&self.stream, into);
+            return receive(&mut self.stream, into);
         }
         let available = self.available(1)?;
         let count = available.len().min(into.len());

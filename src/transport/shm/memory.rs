@@ -2,6 +2,8 @@
 
 use std::io;
 
+use rustix::process::{PTracer, getppid, set_ptracer};
+
 use crate::transport;
 
 /// Bytes that are read between two looks at whether to go on.
@@ -32,6 +34,17 @@ impl Run {
         let (address, len) = bytes.split_at(8);
         let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
         Run { address: word(address), len: word(len) }
+    }
+}
+
+/// Permits the processes that the launcher started, or the scheduler's daemon, to read the memory of this one.
+///
+/// They have the same user, which is enough on most systems. Where processes may read their descendants only (Yama, as on
+/// Ubuntu), the permission goes to the parent and with it to all descendants of that.
+pub(super) fn permit_siblings() {
+    if let Some(parent) = getppid() {
+        // Fails where there is no Yama, and nothing is to be permitted.
+        let _ = set_ptracer(PTracer::ProcessID(parent));
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-use super::memory::Memory;
+use super::memory::{self, Memory};
 use super::ring::Positions;
 
 /// Bytes in a ring. A power of two, so that positions can go on counting.
@@ -117,6 +117,7 @@ pub(in crate::transport) const OFFER_LEN: usize = 4 + 4 + 8 + NUMBER_LEN;
 impl Offered {
     /// A new ring.
     pub fn new() -> io::Result<Offered> {
+        memory::permit_siblings();
         let file = memfd_create("spmd-run", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, (HEAD + CAPACITY) as u64)?;
         // Nobody can make it shorter and so take memory away from under the other.

@@ -1,4 +1,5 @@
-//! Reductions between hosts that have several processes. The processes of a host combine among themselves what leaves it,
+//! Reductions between islands that have several processes: hosts, or slices if the job has several. The processes of an
+//! island combine among themselves what leaves it,
 //! each one its share, so that everything goes over the network once, and by as many connections as there are processes.
 
 use std::collections::VecDeque;
@@ -15,29 +16,29 @@ use crate::transport::{Receive, Segment, TransportError};
 use super::{Partial, Reduction, chunk, combined, is_wide, partial, scale, width};
 
 impl<'a> Reduction<'a> {
-    /// Every process of a host has a share of the elements, unless another host has fewer processes. It combines its host's
-    /// partial results for these with those of its counterparts on the other hosts, a piece here and the next one there,
+    /// Every process of an island has a share of the elements, unless another island has fewer processes. It combines its island's
+    /// partial results for these with those of its counterparts on the other islands, a piece here and the next one there,
     /// and hands them to all.
-    pub(super) fn all_reduce_by_hosts(
+    pub(super) fn all_reduce_by_islands(
         &self,
         calls: &mut [Call],
         exchange: &Exchange<'_>,
     ) -> Result<(), TransportError> {
-        let (group, hosts) = (self.group, &self.group.hosts);
-        let (host, place) = group.place(group.mine);
+        let (group, islands) = (self.group, &self.group.islands);
+        let (island, place) = group.place(group.mine);
         let process = |part: usize| group.parts[part].process;
-        let shares = hosts.iter().map(Vec::len).min().unwrap_or(1);
+        let shares = islands.iter().map(Vec::len).min().unwrap_or(1);
         let shares: Vec<Vec<Piece>> = (0..shares).map(|index| self.pieces(|len| chunk(len, index, shares))).collect();
-        let mates: Vec<(u32, Option<&Vec<Piece>>)> = hosts[host]
+        let mates: Vec<(u32, Option<&Vec<Piece>>)> = islands[island]
             .iter()
             .enumerate()
             .filter(|(index, _)| *index != place)
             .map(|(index, &mate)| (process(mate), shares.get(index)))
             .collect();
         let mine = shares.get(place).map_or(&[][..], Vec::as_slice);
-        let counterparts: Vec<(usize, u32)> = (0..hosts.len())
-            .filter(|other| *other != host && place < shares.len())
-            .map(|other| (other, process(hosts[other][place])))
+        let counterparts: Vec<(usize, u32)> = (0..islands.len())
+            .filter(|other| *other != island && place < shares.len())
+            .map(|other| (other, process(islands[other][place])))
             .collect();
         let rounds = shares.iter().map(Vec::len).max().unwrap_or(0);
         let depth = |of: &mut dyn Iterator<Item = u32>| of.map(|process| exchange.depth(process)).max().unwrap_or(1);
@@ -64,8 +65,8 @@ impl<'a> Reduction<'a> {
             if let Some(round) = turn.checked_sub(near)
                 && let Some(piece) = mine.get(round)
             {
-                let sums = self.host_partial_of_operands(calls, exchange, round, piece)?;
-                let owner = round % hosts.len();
+                let sums = self.island_partial_of_operands(calls, exchange, round, piece)?;
+                let owner = round % islands.len();
                 match counterparts.iter().find(|(other, _)| *other == owner) {
                     Some((_, owner)) => {
                         exchange.send(*owner, partial(round), &[IoSlice::new(&sums)])?;
@@ -78,7 +79,7 @@ impl<'a> Reduction<'a> {
             }
             let Some(round) = turn.checked_sub(near + far) else { continue };
             if let Some(piece) = mine.get(round) {
-                if round % hosts.len() == host {
+                if round % islands.len() == island {
                     let Some(own) = kept.pop_front() else { continue };
                     let from: Vec<(u32, usize)> = counterparts
                         .iter()
@@ -86,9 +87,9 @@ impl<'a> Reduction<'a> {
                         .collect();
                     self.take_from(exchange, partial(round), &from, &mut |theirs| {
                         let mut theirs = theirs.iter();
-                        let mut partials = Vec::with_capacity(hosts.len());
-                        for index in 0..hosts.len() {
-                            let sums = if index == host { Some(&own[..]) } else { theirs.next().copied() };
+                        let mut partials = Vec::with_capacity(islands.len());
+                        for index in 0..islands.len() {
+                            let sums = if index == island { Some(&own[..]) } else { theirs.next().copied() };
                             partials.push(Partial::Sent(sums.unwrap_or_default(), group.devices_of(index)));
                         }
                         self.fold_into_results(calls, piece, &partials, false);
@@ -102,7 +103,7 @@ impl<'a> Reduction<'a> {
                     .zip(piece)
                     .map(|(range, part)| IoSlice::new(calls[0].results[part.array].part(range)))
                     .collect();
-                let is_owner = round % hosts.len() == host;
+                let is_owner = round % islands.len() == island;
                 let others = counterparts.iter().filter(|_| is_owner).map(|(_, process)| *process);
                 for process in others.chain(mates.iter().map(|(mate, _)| *mate)) {
                     exchange.send(process, combined(round), &results)?;
@@ -123,8 +124,8 @@ impl<'a> Reduction<'a> {
         piece.iter().map(segment).collect()
     }
 
-    /// What the devices of this host contribute to a piece of an all-reduce that this process carries.
-    fn host_partial_of_operands(
+    /// What the devices of this island contribute to a piece of an all-reduce that this process carries.
+    fn island_partial_of_operands(
         &self,
         calls: &mut [Call],
         exchange: &Exchange<'_>,
@@ -143,11 +144,11 @@ impl<'a> Reduction<'a> {
                 }
             }
         }
-        self.host_partial(exchange, partial(round), piece, &own)
+        self.island_partial(exchange, partial(round), piece, &own)
     }
 
-    /// Combines our partial results for a piece with those that the other processes of this host send in `step`.
-    fn host_partial(
+    /// Combines our partial results for a piece with those that the other processes of this island send in `step`.
+    fn island_partial(
         &self,
         exchange: &Exchange<'_>,
         step: u32,
@@ -155,9 +156,9 @@ impl<'a> Reduction<'a> {
         own: &[Source<'_>],
     ) -> Result<Scratch<'a>, TransportError> {
         let group = self.group;
-        let (host, place) = group.place(group.mine);
-        let devices = group.devices_of(host);
-        let mates = || group.hosts[host].iter().map(|&mate| &group.parts[mate]);
+        let (island, place) = group.place(group.mine);
+        let devices = group.devices_of(island);
+        let mates = || group.islands[island].iter().map(|&mate| &group.parts[mate]);
         let from: Vec<(u32, usize)> = mates()
             .filter(|mate| mate.process != self.mine().process)
             .map(|mate| (mate.process, self.size(mate.ranks.len(), piece)))
@@ -165,7 +166,7 @@ impl<'a> Reduction<'a> {
         let mut sums = self.scratch.take(self.size(devices, piece));
         self.take_from(exchange, step, &from, &mut |theirs| {
             let mut theirs = theirs.iter();
-            let mut partials = Vec::with_capacity(group.hosts[host].len());
+            let mut partials = Vec::with_capacity(group.islands[island].len());
             for (index, mate) in mates().enumerate() {
                 partials.push(if index == place {
                     Partial::Own(own)
@@ -184,15 +185,15 @@ impl<'a> Reduction<'a> {
         Ok(sums)
     }
 
-    /// For each process of another host, one process combines what its host's devices contribute to that one's results.
-    pub(super) fn reduce_scatter_by_hosts(
+    /// For each process of another island, one process combines what its island's devices contribute to that one's results.
+    pub(super) fn reduce_scatter_by_islands(
         &self,
         calls: &mut [Call],
         dim: usize,
         exchange: &Exchange<'_>,
     ) -> Result<(), TransportError> {
-        let (group, hosts) = (self.group, &self.group.hosts);
-        let (host, _) = group.place(group.mine);
+        let (group, islands) = (self.group, &self.group.islands);
+        let (island, _) = group.place(group.mine);
         let process = |part: usize| group.parts[part].process;
         let slices = |part: usize| self.slices(calls, dim, &group.parts[part]);
         let targets: Vec<_> = group
@@ -200,7 +201,7 @@ impl<'a> Reduction<'a> {
             .iter()
             .enumerate()
             .map(|(index, part)| {
-                let carrier = if group.place(index).0 == host { index } else { group.carrier(host, index) };
+                let carrier = if group.place(index).0 == island { index } else { group.carrier(island, index) };
                 (index, carrier, slices(index), self.scattered(part))
             })
             .collect();
@@ -225,7 +226,7 @@ impl<'a> Reduction<'a> {
                     && let Some(piece) = pieces.get(round)
                 {
                     let own = self.own_slices(&operands, dim, &group.parts[*target], slices, piece);
-                    let sums = self.host_partial(exchange, step(round, *target), piece, &own)?;
+                    let sums = self.island_partial(exchange, step(round, *target), piece, &own)?;
                     exchange.send(process(*target), step(round, *target), &[IoSlice::new(&sums)])?;
                 }
             }
@@ -233,10 +234,10 @@ impl<'a> Reduction<'a> {
             let Some(round) = turn.checked_sub(2 * depth) else { continue };
             let Some(piece) = pieces.get(round) else { continue };
             let own = self.own_slices(&operands, dim, self.mine(), slices, piece);
-            // Hosts in order, and the processes of ours where it stands.
+            // Islands in order, and the processes of ours where it stands.
             let mut sources = Vec::with_capacity(group.parts.len());
-            for (index, parts) in hosts.iter().enumerate() {
-                if index == host {
+            for (index, parts) in islands.iter().enumerate() {
+                if index == island {
                     sources.extend(parts.iter().map(|&part| (part, group.parts[part].ranks.len())));
                 } else {
                     sources.push((group.carrier(index, group.mine), group.devices_of(index)));
