@@ -12,6 +12,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use harness::job::plan as plan_job;
+use harness::mpirun::mpirun;
 use harness::{Outcome, spmd_run};
 
 /// The file of an example. Cargo builds examples by itself only when it is asked for no tests in particular.
@@ -109,6 +110,13 @@ fn an_example_joins_the_job_of_a_scheduler() {
     let outcomes = ["0", "1"].map(start).map(|child| harness::finish(child).success("all_reduce"));
     assert_eq!(outcomes[0].stdout, "[[  3.0  30.0 300.0]]\n");
     assert_eq!(outcomes[1].stdout, "");
+}
+
+#[test]
+fn an_example_joins_the_job_of_mpirun() {
+    let Some(command) = mpirun(2, [example("all_reduce")]) else { return };
+    let outcome = harness::run(command).success("all_reduce under mpirun");
+    assert_eq!(outcome.stdout, "[[  3.0  30.0 300.0]]\n");
 }
 
 #[test]
