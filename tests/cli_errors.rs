@@ -208,7 +208,6 @@ fn wrong_usage() {
     let files = Files::new();
     let program = files.with("add.hlo", ADD);
     fails(&files, &spmd_run(["--repaet", "3", &program]), 2, &["--repaet", "'--repeat'"]);
-    fails(&files, &spmd_run(["--slices", "2", &program]), 2, &["--slices is not part of this version"]);
     fails(&files, &spmd_run(["coordinator"]), 2, &["coordinator is not part of this version"]);
     fails(&files, &spmd_run(["--hosts", "a:2", "-n", "3", &program]), 2, &["-n 3: the hosts have 2 slots (a:2)"]);
     fails(&files, &spmd_run(["-n", "0", &program]), 2, &["--processes", "0 is not in 1..=65536"]);

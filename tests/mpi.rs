@@ -99,7 +99,8 @@ fn an_abort_reaches_all() {
 const LAYOUT: [u32; PROCESSES as usize] = [2, 1, 1, 2];
 
 fn communicator(transport: &Arc<MpiTransport>, timeout: Duration) -> Communicator {
-    let world = World { process_index: transport.process_index(), devices_per_process: LAYOUT.to_vec() };
+    let process_index = transport.process_index();
+    let world = World { process_index, devices_per_process: LAYOUT.to_vec(), slices: vec![] };
     Communicator::new(world, Some(Arc::clone(transport) as Arc<dyn Transport>), Limits { timeout }).expect("it fits")
 }
 

@@ -56,6 +56,7 @@ impl Random {
 struct Run {
     fault: Fault,
     over_hosts: bool,
+    is_encrypted: bool,
     /// The process that it hits, and the host of that.
     victim: u32,
     host: usize,
@@ -69,13 +70,15 @@ impl Run {
         let victim = random.below(PROCESSES.into()) as u32;
         let host = HOSTS.iter().position(|(_, processes)| processes.contains(&victim)).expect("all have a host");
         let moment = Duration::from_millis(random.below(MOMENTS_MS));
-        Run { fault, over_hosts: needs_hosts || random.below(2) == 0, victim, host, moment }
+        let over_hosts = needs_hosts || random.below(2) == 0;
+        Run { fault, over_hosts, is_encrypted: random.below(2) == 0, victim, host, moment }
     }
 
     fn name(&self) -> String {
-        let Run { fault, over_hosts, victim, moment, .. } = self;
+        let Run { fault, over_hosts, is_encrypted, victim, moment, .. } = self;
         let place = if *over_hosts { "over hosts" } else { "on this machine" };
-        format!("{fault:?} {place}, process {victim}, after {moment:?}")
+        let tls = if *is_encrypted { " in TLS" } else { "" };
+        format!("{fault:?} {place}{tls}, process {victim}, after {moment:?}")
     }
 
     /// Runs the job, and returns how long it took after the fault, or all that was wrong.
@@ -83,7 +86,8 @@ impl Run {
         let names: Vec<String> = HOSTS.iter().map(|(host, share)| format!("{host}:{}", share.len())).collect();
         let count = PROCESSES.to_string();
         let place = if self.over_hosts { ["--hosts".to_owned(), names.join(",")] } else { ["-n".to_owned(), count] };
-        let job = plan(place.iter().map(|word| &**word).chain(LONG)).start();
+        let tls: &[&str] = if self.is_encrypted { &["--tls"] } else { &[] };
+        let job = plan(place.iter().map(|word| &**word).chain(LONG).chain(tls.iter().copied())).start();
         std::thread::sleep(self.moment);
         let stopped = self.strike(&job);
         let struck = Instant::now();

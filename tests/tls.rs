@@ -41,7 +41,7 @@ fn free_address() -> String {
 /// A process of a job of two, started by hand.
 fn by_hand(address: &str, index: &str, arguments: &[&str]) -> Command {
     let place = ["-n", "2", "--coordinator", address, "--process-id", index];
-    let mut command = command(place.iter().chain(arguments));
+    let mut command = command(arguments.iter().chain(&place));
     command.env(JobToken::VARIABLE, TOKEN);
     command
 }
@@ -102,7 +102,7 @@ fn nobody_reads_what_is_said_to_the_coordinator() {
         finish(first).success("process 0");
         second.success("process 1");
         assert!(relay.traffic() > 1000);
-        for said in ["--devices-per-process", "all-reduce"] {
+        for said in ["dp_tp_mlp_step", "all-reduce"] {
             assert_eq!(relay.has_seen(said.as_bytes()), is_read, "{said} {tls:?}");
         }
     }

@@ -13,7 +13,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, Serve
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::version::TLS13;
-use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig, SignatureScheme};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig, SignatureScheme,
+};
 
 /// How a process shows that it belongs to its job, and what it asks others to show.
 #[derive(Clone)]
@@ -85,9 +87,14 @@ impl Identity {
         }
         let chain = certificates(&certificate)?;
         check(&chain, &roots).map_err(|error| match error {
-            Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer) => {
+            Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
                 wrong(&certificate, format!("it is not of the authority in {}", authority.display()))
             }
+            // What openssl makes unless it is told of extensions.
+            error if error.to_string().contains("UnsupportedCertVersion") => wrong(
+                &certificate,
+                "it is of X.509 version 1, and version 3 is needed: openssl x509 -req takes -extfile",
+            ),
             error => wrong(&certificate, error),
         })?;
         let own_key = PrivateKeyDer::from_pem_file(&key).map_err(|error| wrong(&key, error))?;

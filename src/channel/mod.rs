@@ -216,8 +216,13 @@ impl Read for Limited<'_> {
 
 impl Write for Limited<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    /// An alert goes out with what comes before it: rustls tries once.
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         self.socket.set_write_timeout(Some(time_left(self.end)?))?;
-        self.socket.write(bytes)
+        self.socket.write_vectored(slices)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -76,6 +76,8 @@ fn both_sides_of_a_refusal_say_why() {
     let [caller, called] = said(&of_secret(1), &of_secret(2));
     insta::assert_snapshot!(caller, @"its certificate is of another authority: all processes of a job need the same secret, or certificates of the same ca.crt");
     insta::assert_snapshot!(called, @"it finds this process's certificate to be of another authority: all processes of a job need the same secret, or certificates of the same ca.crt");
+    let others = [1, 2].map(|_| of_years(1990, 3000, provider()));
+    assert_eq!(said(&others[0], &others[1]), [caller, called]);
     let [old, young] = [(1990, 2000), (3000, 3001)].map(|(first, last)| of_years(first, last, provider()));
     let [caller, called] = said(&old, &old);
     insta::assert_snapshot!(caller, @"its certificate has expired");

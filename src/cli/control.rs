@@ -59,7 +59,15 @@ impl ControlOptions {
         if options.process_index == 0
             && let Some(address) = &self.metrics
         {
-            let wrong = |error| Failure::usage(format!("--metrics {address}: {error}"));
+            let wrong = |error: io::Error| {
+                Failure::usage(match error.kind() {
+                    io::ErrorKind::InvalidInput => format!("--metrics {address}: it takes HOST:PORT ({error})"),
+                    io::ErrorKind::AddrNotAvailable => {
+                        format!("--metrics {address}: this is no address of the host of process 0")
+                    }
+                    _ => format!("--metrics {address}: {error}"),
+                })
+            };
             let resolved: Vec<SocketAddr> = address.to_socket_addrs().map_err(wrong)?.collect();
             let listener = TcpListener::bind(&*resolved).map_err(wrong)?;
             let address = listener.local_addr().map_err(wrong)?;

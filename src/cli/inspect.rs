@@ -124,6 +124,7 @@ struct Report {
 }
 
 pub fn main(options: Options) -> Result<u8, Failure> {
+    slice_of(0, options.processes, options.slices)?;
     // As with a run of one process, a launcher tells the story when the plugin ends the process.
     if ControllerEnv::from_env().map_err(Failure::wrong_usage)?.is_none() {
         return launch::run(&launch::this_command(1)?, Some(&options.program.program));
@@ -133,7 +134,6 @@ pub fn main(options: Options) -> Result<u8, Failure> {
     let plugin = || load_plugin(options.plugin.as_deref());
     let counts = options.program.counts(&program, &bytes, plugin)?;
     let plan = options.program.plan(&program, counts, options.processes, options.devices_per_process)?;
-    slice_of(0, options.processes, options.slices)?;
     let output = if options.emit.is_some() || options.stage.is_some() {
         options.module(&bytes, program, form, plan)?
     } else {

@@ -1,16 +1,15 @@
 //! Jobs whose processes all live in this one.
 
-use std::io::IoSlice;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use spmd_run::channel::Identity;
 use spmd_run::collective::{
     CollectiveError, CollectiveSpec, Communicator, Input, Limits, Output, ProgramCollectives, World,
 };
+use spmd_run::transport::Transport;
 use spmd_run::transport::mesh::{Choice, Mesh, connect_mesh};
-use spmd_run::transport::{AbortCallback, Segment, Tag, Transport, TransportError, Wait};
 
 pub const SECRET: &[u8] = b"the secret of this job";
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -113,29 +112,24 @@ impl Job {
         Job::over(devices_per_process, connect(listeners, paths, |_| addresses.clone()), timeout)
     }
 
-    /// Processes on hosts of these numbers, whatever their paths are.
-    pub fn on_hosts(devices_per_process: &[u32], paths: Paths, hosts: &[u32], timeout: Duration) -> Job {
+    /// Processes of these slices.
+    pub fn in_slices(devices_per_process: &[u32], paths: Paths, slices: &[u32], timeout: Duration) -> Job {
         let (listeners, addresses) = listen(devices_per_process.len());
-        let meshes = if hosts.len() == 1 { vec![] } else { connect(listeners, paths, |_| addresses.clone()) };
-        let placed = |mesh| Arc::new(Placed { mesh, hosts: hosts.to_vec() }) as Arc<dyn Transport>;
-        Job::with(devices_per_process, meshes.into_iter().map(placed), timeout)
+        Job::with(devices_per_process, slices, connect(listeners, paths, |_| addresses.clone()), timeout)
     }
 
     pub fn over(devices_per_process: &[u32], transports: Vec<Arc<Mesh>>, timeout: Duration) -> Job {
-        Job::with(devices_per_process, transports.into_iter().map(|mesh| mesh as Arc<dyn Transport>), timeout)
+        Job::with(devices_per_process, &[], transports, timeout)
     }
 
-    fn with(
-        devices_per_process: &[u32],
-        mut transports: impl Iterator<Item = Arc<dyn Transport>>,
-        timeout: Duration,
-    ) -> Job {
+    fn with(devices_per_process: &[u32], slices: &[u32], transports: Vec<Arc<Mesh>>, timeout: Duration) -> Job {
+        let mut transports = transports.into_iter().map(|mesh| mesh as Arc<dyn Transport>);
         let communicators = (0..devices_per_process.len())
             .map(|process| {
                 let world = World {
                     process_index: process as u32,
                     devices_per_process: devices_per_process.to_vec(),
-                    slices: vec![],
+                    slices: slices.to_vec(),
                 };
                 Communicator::new(world, transports.next(), Limits { timeout }).unwrap()
             })
@@ -171,86 +165,6 @@ impl Job {
             .map(|((process, local), operands)| Pending::enter(&programs[process], run, spec, local, operands.clone()))
             .collect();
         pending.into_iter().map(Pending::wait).collect()
-    }
-}
-
-/// A mesh whose processes say that they are on certain hosts.
-struct Placed {
-    mesh: Arc<Mesh>,
-    hosts: Vec<u32>,
-}
-
-impl Transport for Placed {
-    fn name(&self) -> &'static str {
-        self.mesh.name()
-    }
-
-    fn process_index(&self) -> u32 {
-        self.mesh.process_index()
-    }
-
-    fn process_count(&self) -> u32 {
-        self.mesh.process_count()
-    }
-
-    fn hosts(&self) -> Vec<u32> {
-        self.hosts.clone()
-    }
-
-    fn send(&self, to: u32, tag: Tag, data: &[IoSlice<'_>], wait: &Wait<'_>) -> Result<(), TransportError> {
-        self.mesh.send(to, tag, data, wait)
-    }
-
-    fn lend(&self, to: u32, tag: Tag, data: &[IoSlice<'_>], wait: &Wait<'_>) -> Result<bool, TransportError> {
-        self.mesh.lend(to, tag, data, wait)
-    }
-
-    fn reclaim(&self, to: u32, tag: Tag, wait: &Wait<'_>) -> Result<(), TransportError> {
-        self.mesh.reclaim(to, tag, wait)
-    }
-
-    fn withdraw(&self, to: u32, tag: Tag) {
-        self.mesh.withdraw(to, tag);
-    }
-
-    unsafe fn post(&self, from: u32, tag: Tag, into: Vec<Segment>, deadline: Instant) -> Result<(), TransportError> {
-        // SAFETY: the same contract.
-        unsafe { self.mesh.post(from, tag, into, deadline) }
-    }
-
-    fn complete(&self, from: u32, tag: Tag, wait: &Wait<'_>) -> Result<(), TransportError> {
-        self.mesh.complete(from, tag, wait)
-    }
-
-    fn cancel(&self, from: u32, tag: Tag) {
-        self.mesh.cancel(from, tag);
-    }
-
-    fn take(
-        &self,
-        from: u32,
-        tag: Tag,
-        len: usize,
-        wait: &Wait<'_>,
-        with: &mut dyn FnMut(&[u8]),
-    ) -> Result<(), TransportError> {
-        self.mesh.take(from, tag, len, wait, with)
-    }
-
-    fn arrives_soon(&self, from: u32, tag: Tag) -> bool {
-        self.mesh.arrives_soon(from, tag)
-    }
-
-    fn depth(&self, to: u32) -> usize {
-        self.mesh.depth(to)
-    }
-
-    fn abort(&self, reason: &str) {
-        self.mesh.abort(reason);
-    }
-
-    fn on_abort(&self, callback: AbortCallback) {
-        self.mesh.on_abort(callback);
     }
 }
 

@@ -10,12 +10,12 @@ use crate::reference::{self, Order};
 
 /// Runs instructions on a layout and compares with the reference.
 fn check(devices_per_process: &[u32], paths: Paths, kinds: &[(usize, bool)], seed: u64) {
-    let hosts: Vec<u32> = (0..devices_per_process.len() as u32).collect();
-    check_job(&Job::new(devices_per_process, paths, Duration::from_secs(30)), &hosts, kinds, seed);
+    let islands: Vec<u32> = (0..devices_per_process.len() as u32).collect();
+    check_job(&Job::new(devices_per_process, paths, Duration::from_secs(30)), &islands, kinds, seed);
 }
 
-/// The same for a job whose processes are on these hosts, which may combine among themselves first.
-fn check_job(job: &Job, hosts: &[u32], kinds: &[(usize, bool)], seed: u64) {
+/// The same for a job whose processes are in these islands, which may combine inside first.
+fn check_job(job: &Job, islands: &[u32], kinds: &[(usize, bool)], seed: u64) {
     let mut values = Values(seed);
     let devices_per_process = &job.devices_per_process;
     let devices = job.device_count() as usize;
@@ -26,9 +26,9 @@ fn check_job(job: &Job, hosts: &[u32], kinds: &[(usize, bool)], seed: u64) {
         .collect();
     let programs = job.program(7, &specs);
     let process_of: Vec<usize> = job.places().into_iter().map(|(process, _)| process).collect();
-    let host_of = process_of.iter().map(|&process| hosts[process] as usize).collect();
+    let island_of = process_of.iter().map(|&process| islands[process] as usize).collect();
     let flat = Order::of_processes(process_of.clone());
-    let by_hosts = Order { host_of, process_of };
+    let by_islands = Order { island_of, process_of };
     for run in [1, 1, 2] {
         for spec in &specs {
             let operands = make_operands(spec, devices, &mut values);
@@ -47,11 +47,11 @@ fn check_job(job: &Job, hosts: &[u32], kinds: &[(usize, bool)], seed: u64) {
                     arrays.filter(|(_, array, found, expected)| !reference::agree(array.dtype, found, expected));
                 wrong.next().map(|(device, array, ..)| format!("device {device}: {array}"))
             };
-            if wrong(&expected).is_some() && by_hosts.host_of != flat.host_of {
-                expected = reference::results(spec, &by_hosts, &operands);
+            if wrong(&expected).is_some() && by_islands.island_of != flat.island_of {
+                expected = reference::results(spec, &by_islands, &operands);
             }
             if let Some(wrong) = wrong(&expected) {
-                panic!("{wrong} is not as expected on {devices_per_process:?}, hosts {hosts:?}, in {spec:?}");
+                panic!("{wrong} is not as expected on {devices_per_process:?}, islands {islands:?}, in {spec:?}");
             }
             if let CollectiveKind::AllReduce { .. } = spec.kind {
                 for group in reference::groups(spec, devices) {
@@ -88,9 +88,9 @@ fn large_arrays() {
     }
 }
 
-/// Large arrays between hosts that have several processes, of which some share memory.
+/// Large arrays between slices of several processes, of which some share memory.
 #[test]
-fn large_arrays_between_hosts() {
+fn large_arrays_between_slices() {
     type Case<'a> = (&'a [u32], &'a [u32], Paths);
     let cases: [Case; 5] = [
         (&[1, 1, 1, 1], &[0, 0, 2, 2], Paths::Shm),
@@ -99,9 +99,9 @@ fn large_arrays_between_hosts() {
         (&[1, 1, 1, 1, 1, 1], &[0, 1, 2, 0, 1, 2], Paths::Rings),
         (&[1, 1, 1, 1], &[0, 0, 0, 3], Paths::Mixed),
     ];
-    for (seed, (layout, hosts, paths)) in cases.into_iter().enumerate() {
+    for (seed, (layout, slices, paths)) in cases.into_iter().enumerate() {
         let kinds: Vec<(usize, bool)> = [0, 1, 2, 5].into_iter().map(|kind| (kind, true)).collect();
-        check_job(&Job::on_hosts(layout, paths, hosts, Duration::from_secs(30)), hosts, &kinds, seed as u64);
+        check_job(&Job::in_slices(layout, paths, slices, Duration::from_secs(30)), slices, &kinds, seed as u64);
     }
 }
 

@@ -3,16 +3,16 @@
 use spmd_run::collective::{CollectiveKind, CollectiveSpec, ReduceOp};
 use spmd_run::dtype::DType;
 
-/// Who combines with whom first: process and host of each device.
+/// Who combines with whom first: process and island of each device.
 pub struct Order {
     pub process_of: Vec<usize>,
-    pub host_of: Vec<usize>,
+    pub island_of: Vec<usize>,
 }
 
 impl Order {
-    /// Processes as if each had a host of its own.
+    /// Processes as if each had an island of its own.
     pub fn of_processes(process_of: Vec<usize>) -> Order {
-        Order { host_of: process_of.clone(), process_of }
+        Order { island_of: process_of.clone(), process_of }
     }
 }
 
@@ -132,31 +132,31 @@ fn all_reduce(
     order: &Order,
     operands: &[Vec<Vec<u8>>],
 ) -> Vec<Vec<u8>> {
-    // By process, by host, and the hosts in the order of their first processes.
+    // By process, by island, and the islands in the order of their first processes.
     type Processes = Vec<(usize, Vec<u32>)>;
-    let mut hosts: Vec<(usize, Processes)> = vec![];
+    let mut islands: Vec<(usize, Processes)> = vec![];
     let mut devices = group.to_vec();
     devices.sort_by_key(|&device| order.process_of[device as usize]);
     for device in devices {
-        let (process, host) = (order.process_of[device as usize], order.host_of[device as usize]);
-        let index = hosts.iter().position(|(other, _)| *other == host).unwrap_or_else(|| {
-            hosts.push((host, vec![]));
-            hosts.len() - 1
+        let (process, island) = (order.process_of[device as usize], order.island_of[device as usize]);
+        let index = islands.iter().position(|(other, _)| *other == island).unwrap_or_else(|| {
+            islands.push((island, vec![]));
+            islands.len() - 1
         });
-        match hosts[index].1.last_mut() {
+        match islands[index].1.last_mut() {
             Some((last, devices)) if *last == process => devices.push(device),
-            _ => hosts[index].1.push((process, vec![device])),
+            _ => islands[index].1.push((process, vec![device])),
         }
     }
-    for (_, devices) in hosts.iter_mut().flat_map(|(_, processes)| processes) {
+    for (_, devices) in islands.iter_mut().flat_map(|(_, processes)| processes) {
         devices.sort_by_key(|device| group.iter().position(|member| member == device));
     }
     let combine = |numbers: Vec<Number>| numbers.into_iter().reduce(|a, b| a.combine(op, b)).unwrap();
     let reduce_element = |index: usize, dtype: DType, at: usize| {
         let value = |device: u32| Number::read(dtype, &operands[device as usize][index][at..at + dtype.size()]);
         let of_process = |(_, devices): &(_, Vec<u32>)| combine(devices.iter().map(|&device| value(device)).collect());
-        let of_host = |(_, processes): &(_, Vec<_>)| combine(processes.iter().map(of_process).collect());
-        combine(hosts.iter().map(of_host).collect()).write(dtype)
+        let of_island = |(_, processes): &(_, Vec<_>)| combine(processes.iter().map(of_process).collect());
+        combine(islands.iter().map(of_island).collect()).write(dtype)
     };
     spec.operands
         .iter()

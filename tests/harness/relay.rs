@@ -92,10 +92,8 @@ fn carry(mut from: TcpStream, mut to: TcpStream, weather: Weather, shared: &Arc<
         }
     });
     thread::spawn(move || {
-        let mut number = 0;
-        for (due, bytes) in pieces {
-            number += 1;
-            let is_lost = weather.loss.is_some_and(|every| number % every == 0);
+        for (number, (due, bytes)) in (1..).zip(pieces) {
+            let is_lost = weather.loss.is_some_and(|every: u64| number % every == 0);
             thread::sleep(
                 due.saturating_duration_since(Instant::now()) + if is_lost { RETRANSMISSION } else { Duration::ZERO },
             );

@@ -22,9 +22,11 @@ use crate::collective::reduce::{Source, fold, fold_large, is_widened, partial_si
 use crate::collective::scratch::{Scratch, ScratchPool};
 use crate::collective::spec::{ArraySpec, CollectiveKind, CollectiveSpec, ReduceOp};
 
-/// Up to this size every process sends its partial result to every other one: one step instead of two. Two processes
-/// always do, as they move no more bytes that way.
+/// Up to this size every process sends its partial result to every other one: one step instead of two.
 const DIRECT_LIMIT: usize = 32 << 10;
+
+/// The same for two processes, which move no more bytes that way, but each combine all elements instead of half of them.
+const DIRECT_LIMIT_OF_TWO: usize = 1 << 20;
 
 /// The step in which a piece's partial results go to whoever combines them, and the one in which these hand it on.
 fn partial(piece: usize) -> u32 {
@@ -97,7 +99,7 @@ pub(super) fn is_one_step(spec: &CollectiveSpec, group: &Group, limit: usize) ->
 }
 
 fn is_direct(size: usize, group: &Group) -> bool {
-    group.parts.len() == 2 || size <= DIRECT_LIMIT
+    size <= if group.parts.len() == 2 { DIRECT_LIMIT_OF_TWO } else { DIRECT_LIMIT }
 }
 
 impl<'a> Reduction<'a> {
