@@ -13,6 +13,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use harness::job::plan as plan_job;
+use harness::mpirun::mpirun;
 use harness::{Outcome, spmd_run};
 
 /// The file of an example. Cargo builds examples by itself only when it is asked for no tests in particular.
@@ -198,6 +199,13 @@ fn an_example_joins_an_encrypted_job() {
     let second = harness::finish(second);
     assert!(second.stderr.contains("it runs with --tls, this process without"), "{}", second.stderr);
     assert_eq!((harness::finish(first).code, second.code), (Some(3), Some(3)));
+}
+
+#[test]
+fn an_example_joins_the_job_of_mpirun() {
+    let Some(command) = mpirun(2, [example("all_reduce")]) else { return };
+    let outcome = harness::run(command).success("all_reduce under mpirun");
+    assert_eq!(outcome.stdout, "[[  3.0  30.0 300.0]]\n");
 }
 
 #[test]

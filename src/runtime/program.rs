@@ -127,5 +127,12 @@ fn same_everywhere(runtime: &Runtime, source: &Source) -> Result<(), RuntimeErro
     let hash = blake3::hash(&bytes).to_hex();
     let fact = format!("{} bytes, BLAKE3 {}", bytes.len(), &hash[..16]);
     let number = runtime.programs.load(Ordering::Relaxed);
-    runtime.world.agree(&format!("program/{number}/same"), &[(format!("program {number}"), fact)])
+    let name = format!("program/{number}/same");
+    match runtime.world.agree(&name, &[(format!("program {number}"), fact)]) {
+        Err(RuntimeError::Disagreement(disagreement)) => {
+            let difference = runtime.world.program_difference(&name, &disagreement, &bytes)?;
+            Err(RuntimeError::OtherProgram { disagreement, difference })
+        }
+        outcome => outcome,
+    }
 }
