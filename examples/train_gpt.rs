@@ -110,7 +110,7 @@ impl Training {
 
         let done = done + 1;
         let optimizer = AdamW { rate: self.rate(done), step: done.convert(F32) };
-        let mut next = vec![Vec::new(), Vec::new(), Vec::new()];
+        let mut next = [Vec::new(), Vec::new(), Vec::new()];
         for (index, sharding) in self.shardings.iter().enumerate() {
             let updated = optimizer.update(weights[index], gradients[index], means[index], variances[index]);
             next.iter_mut().zip(updated).for_each(|(next, value)| next.push(value.with_sharding(sharding)));

@@ -34,7 +34,7 @@ pub enum RuntimeError {
     #[error("the program has custom calls that cannot run on CPUs:{}", listed(.0))]
     CustomCalls(Vec<UnknownTarget>),
     #[error("{source}; of the program's custom calls these are not known to run on CPUs:{}", listed(.unknown))]
-    CustomCallRefused { source: pjrt::Error, unknown: Vec<UnknownTarget> },
+    CustomCallRefused { source: Box<pjrt::Error>, unknown: Vec<UnknownTarget> },
     #[error(transparent)]
     Lower(#[from] lower::Error),
     #[error(transparent)]

@@ -134,7 +134,7 @@ impl<'a> Executable<'a> {
         phase::enter(&format!("compiling '{}'", prepared.name));
         let mut loaded = input.compile(&runtime.client, prepared.tupled).map_err(|source| match source.code() {
             Some(ErrorCode::NotFound | ErrorCode::Unimplemented) if !prepared.unknown.is_empty() => {
-                RuntimeError::CustomCallRefused { source, unknown: prepared.unknown.clone() }
+                RuntimeError::CustomCallRefused { source: Box::new(source), unknown: prepared.unknown.clone() }
             }
             _ => source.into(),
         })?;
