@@ -54,9 +54,28 @@
 //! # }
 //! ```
 //!
+//! Loops and branches are [`scan`](builder::Builder::scan), [`fori_loop`](builder::Builder::fori_loop),
+//! [`while_loop`](builder::Builder::while_loop) and [`cond`](builder::Builder::cond), whose bodies are closures that may use
+//! values around them; gradients go through all but the third:
+//!
+//! ```
+//! use spmd_run::builder::Builder;
+//! use spmd_run::dtype::DType::F32;
+//!
+//! let b = Builder::new("layers");
+//! let x = b.parameter("x", F32, &[8, 16]);
+//! let weights = b.parameter("weights", F32, &[12, 16, 16]);
+//! let (x, _) = b.scan(&[x], &[weights], |x, w| (vec![x[0].matmul(w[0]).gelu()], vec![]));
+//! let gradient = b.grad(x[0].mean(&[]), &[weights])[0];
+//! assert_eq!(gradient.dims(), [12, 16, 16]);
+//! b.build(&[gradient])?;
+//! # Ok::<(), spmd_run::builder::BuildError>(())
+//! ```
+//!
 //! Where each device's part is to be written by hand, with `psum` and the like, there is
-//! [`shard_map`](builder::Builder::shard_map). `docs/coming-from-jax.md` has what is called how in JAX and here, and
-//! `examples/` a program for each idea.
+//! [`shard_map`](builder::Builder::shard_map). A mesh over several slices is made by [`Mesh::hybrid`](mesh::Mesh::hybrid).
+//! `docs/coming-from-jax.md` has what is called how in JAX and here, and `examples/` a program for each idea: begin with
+//! `train_gpt.rs`.
 //!
 //! # Training that survives
 //!

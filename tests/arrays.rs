@@ -230,3 +230,35 @@ fn loops_and_branches_in_a_manual_region() {
     let ((a, b), (c, d)) = (serial(1, 3), serial(2, 4));
     assert_eq!(result, [a, c, b, d]);
 }
+
+/// A program that is brought as StableHLO takes its shardings from the mesh.
+#[test]
+fn shardings_are_written_into_programs_for_shardy() {
+    let runtime = open(4);
+    let mesh = Mesh::with_devices(&[("data", 2), ("model", 2)], vec![1, 0, 3, 2]).unwrap();
+    let (rows, columns) = (mesh.sharding(("data", None)).unwrap(), mesh.sharding((None, "model")).unwrap());
+    let both = mesh.sharding(("data", "model")).unwrap();
+    let [x, w, y] = [&rows, &columns, &both].map(|sharding| sharding.to_shardy("mesh", 2).unwrap());
+    let text = format!(
+        "module @product attributes {{mhlo.num_partitions = 4 : i32}} {{
+           sdy.mesh @mesh = {}
+           func.func public @main(%x: tensor<4x3xf32> {{sdy.sharding = {x}}}, %w: tensor<3x2xf32> {{sdy.sharding = {w}}})
+               -> (tensor<4x2xf32> {{sdy.sharding = {y}}}) {{
+             %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<4x3xf32>, tensor<3x2xf32>) -> tensor<4x2xf32>
+             return %y : tensor<4x2xf32>
+           }}
+         }}",
+        mesh.to_shardy()
+    );
+    let source = spmd_run::hlo::load(text.as_bytes(), "product.mlir").unwrap();
+    let program = Program::from_source(&runtime, source).unwrap();
+    let x = Array::from_host(&runtime, &counted(&[4, 3]), &rows).unwrap();
+    let w = program.argument(1, &counted(&[3, 2])).unwrap();
+    assert_eq!(*w.sharding(), columns.to_hlo(2).unwrap());
+    let result = program.run(&[&x, &w]).unwrap().remove(0);
+    assert_eq!(*result.sharding(), both.to_hlo(2).unwrap());
+    let expected = HostArray::from_elements(&[4, 2], &[10f32, 13.0, 28.0, 40.0, 46.0, 67.0, 64.0, 94.0]).unwrap();
+    assert_eq!(result.to_host().unwrap(), expected);
+    let wrong = program.argument(2, &counted(&[1])).unwrap_err();
+    insta::assert_snapshot!(wrong, @"the program takes 2 arguments, 3 were given");
+}

@@ -12,21 +12,24 @@ use spmd_run::dtype::DType::{self, BF16, F32, S32, U32};
 use spmd_run::hlo::{self, HloModule, Program};
 use spmd_run::host_array::npz::read_npz;
 use spmd_run::host_array::{Fill, HostArray, compare};
+use spmd_run::mesh::{Mesh, PartitionSpec};
 use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Runtime, World};
 
-fn one_device() -> Runtime {
-    Runtime::open(World::alone(), common::plugin().path(), 1, DataPlaneOptions::default()).unwrap()
+fn devices(count: u32) -> Runtime {
+    Runtime::open(World::alone(), common::plugin().path(), count, DataPlaneOptions::default()).unwrap()
 }
 
-/// Runs a module on one device, after it went through its text.
+/// Runs a module on the devices that it is for, after it went through its text.
 fn run(module: HloModule, arguments: &[HostArray]) -> Vec<HostArray> {
-    run_on(&one_device(), module, arguments)
+    run_on(&devices(module.config.num_partitions.unwrap_or(1) as u32), module, arguments)
 }
 
 fn run_on(runtime: &Runtime, module: HloModule, arguments: &[HostArray]) -> Vec<HostArray> {
+    let partitions = module.config.num_partitions.unwrap_or(1);
     let parsed = hlo::parse(&hlo::print(&module), "built.hlo").unwrap();
-    hlo::verify(&parsed, 1, 1).unwrap();
-    let plan = Plan { replicas: 1, partitions: 1, processes: 1, devices_per_process: 1 };
+    hlo::verify(&parsed, 1, partitions).unwrap();
+    let plan =
+        Plan { replicas: 1, partitions: partitions as u32, processes: 1, devices_per_process: partitions as u32 };
     let executable = Executable::compile(runtime, plan, Some(Program::Hlo(parsed))).unwrap();
     let results = executable.run(&executable.load(arguments).unwrap()).unwrap();
     executable.gather(&results).unwrap()
@@ -242,6 +245,114 @@ fn gradients_of_convolutions() {
 }
 
 #[test]
+fn loops_of_known_length_and_their_derivatives() {
+    check("scans", 1e-5, |b, v| {
+        let [w, state, inputs, scale] = v[..] else { unreachable!() };
+        let (last, made) = b.scan(&[state], &[inputs], |s, x| {
+            let next = (w.matmul(s[0]) + x[0]).tanh() * scale;
+            (vec![next], vec![next.sum(&[]), x[0] * next])
+        });
+        let power = b.fori_loop(2, 5, &[state], |i, s| vec![s[0].sin() * s[0] + i.convert(F32) * scale]);
+        let (nested, squares) = b.scan(&[state], &[inputs], |s, x| {
+            let pair = b.stack(&[x[0], x[0] * scale], 0);
+            let (inner, all) =
+                b.scan(&[s[0]], &[pair], |s, x| (vec![(s[0] * x[0]).cos() + w.index(0, 0)], vec![s[0] * s[0]]));
+            (vec![inner[0] * s[0]], all)
+        });
+        let (chosen, _) = b.scan(&[state], &[inputs], |s, x| {
+            let is_positive = x[0].index(0, 0).gt(0);
+            (b.cond(is_positive, || vec![(-s[0]).exp() * w.index(0, 1)], || vec![s[0] * x[0]]), vec![])
+        });
+        let values = [last[0], made[0], made[1], power[0], nested[0], squares[0], chosen[0]];
+        with_gradients(b, weighted(b, &values), v)
+    });
+}
+
+#[test]
+fn branches_and_their_derivatives() {
+    check("branches", 1e-5, |b, v| {
+        let [x, y, z, n] = v[..] else { unreachable!() };
+        let either = |k: i64| b.cond(n.gt(k), || vec![x.sin() * y], || vec![y.exp() / (1 + z * z)])[0];
+        with_gradients(b, weighted(b, &[either(2), either(9)]), &v[..3])
+    });
+}
+
+#[test]
+fn sorts_products_and_windows_and_their_derivatives() {
+    check("orders", 1e-5, |b, v| {
+        let [x, y, zeros] = v[..] else { unreachable!() };
+        let pairs = b.sort_by(&[x, y], 1, |pairs| pairs[0].lt(pairs[1]));
+        let (top, at) = x.top_k(2, -1);
+        let padding = [(0, 0), (1, 0), (0, 2)];
+        let values = [
+            x.sort(0),
+            pairs[0],
+            pairs[1] * y,
+            top,
+            at.convert(F32),
+            x.cumsum(1),
+            zeros.product(&[1]),
+            zeros.product(&[]),
+            y.product(&[0, 2]),
+            y.reduce_window(0, &[1, 2, 2], &[1, 2, 1], &padding, |a, b| a + b),
+        ];
+        with_gradients(b, weighted(b, &values), v)
+    });
+}
+
+#[test]
+fn derivatives_of_what_lies_outside() {
+    check("outside", 1e-5, |b, v| {
+        let [table, updates, indices] = v[..] else { unreachable!() };
+        let rows = ScatterDims {
+            update_window_dims: vec![1],
+            inserted_window_dims: vec![0],
+            scatter_dims_to_operand_dims: vec![0],
+            index_vector_dim: 1,
+            ..ScatterDims::default()
+        };
+        let single = ScatterDims {
+            inserted_window_dims: vec![0, 1],
+            scatter_dims_to_operand_dims: vec![0, 1],
+            index_vector_dim: 1,
+            ..ScatterDims::default()
+        };
+        let pairs = b.stack(&[indices, indices - 1], 1);
+        let values = [
+            table.take(indices, 0),
+            table.scatter_add(indices.expand_dims(1), updates * 2, &rows),
+            table.scatter_add(pairs, updates.index(1, 0), &single),
+        ];
+        with_gradients(b, weighted(b, &values), &v[..2])
+    });
+}
+
+#[test]
+fn manual_regions_and_their_derivatives() {
+    let mesh = Mesh::new(&[("x", 2), ("y", 2)]).unwrap();
+    check("manual", 1e-5, |b, v| {
+        let arguments = [(v[0], ("x", None).into()), (v[1], (None, "y").into()), (v[2], ().into())];
+        let specs = [("x",).into(), (None, "y").into(), ("x", "y").into(), ("x", "y").into(), PartitionSpec::from(())];
+        let made = b.shard_map(&mesh, &arguments, &specs, |part| {
+            let [x, w, scale] = part[..] else { unreachable!() };
+            let h = (x.matmul(w) * scale).tanh() + b.axis_index("y").convert(F32);
+            let whole = h.all_gather(&["x"], 0);
+            let looped = b.fori_loop(0, 3, &[h.index(0, 1)], |_, s| {
+                vec![(s[0] * h.index(0, 0)).ppermute("y", &[(0, 1), (1, 0)]) * s[0].cos()]
+            });
+            vec![
+                h.psum(&["y"]).sum(&[0]),
+                (whole * whole).psum_scatter(&["y"], 1),
+                h.sin().ppermute("x", &[(0, 1)]),
+                h.all_to_all(&["y"], 0, 1),
+                looped[0].pmean(&["x", "y"]),
+            ]
+        });
+        with_gradients(b, weighted(b, &made), v)
+    });
+}
+
+#[test]
 fn what_has_no_derivative() {
     check("forward", 1e-5, |b, v| {
         let [x, kernel, integers] = v[..] else { unreachable!() };
@@ -313,6 +424,53 @@ fn gradients_have_gradients() {
     assert_eq!(common::floats_of(results[1].data()), [6.0, 12.0, -18.0]);
 }
 
+/// x³ by multiplying in a loop, in which a branch and a loop inside take part.
+#[test]
+fn gradients_of_loops_have_gradients() {
+    let b = Builder::new("second");
+    let x = b.parameter("x", F32, &[3]);
+    let cube = b.fori_loop(0, 3, &[x.ones_like()], |i, s| {
+        let times = b.fori_loop(0, 1, &[s[0]], |_, s| vec![s[0] * x])[0];
+        b.cond(i.lt(5), || vec![times], || vec![s[0].sin()])
+    })[0];
+    let first = b.grad(cube.sum(&[]), &[x])[0];
+    let second = b.grad(first.sum(&[]), &[x])[0];
+    let third = b.grad(second.sum(&[]), &[x])[0];
+    let array = HostArray::new(F32, vec![3], common::bytes_of(&[1.0, 2.0, -3.0])).unwrap();
+    let results = run(b.build(&[cube, first, second, third]).unwrap(), &[array]);
+    let expected = [[1.0, 8.0, -27.0], [3.0, 12.0, 27.0], [6.0, 12.0, -18.0], [6.0, 6.0, 6.0]];
+    for (result, expected) in results.iter().zip(expected) {
+        assert_eq!(common::floats_of(result.data()), expected);
+    }
+}
+
+/// Training inside of a loop: each turn takes a gradient.
+#[test]
+fn a_loop_may_take_gradients() {
+    let b = Builder::new("descent");
+    let (x, rate) = (b.parameter("x", F32, &[2]), b.parameter("rate", F32, &[]));
+    let end = b.fori_loop(0, 3, &[x], |_, s| {
+        let squares = b.fori_loop(0, 2, &[s[0]], |_, inner| vec![inner[0] * s[0]])[0];
+        vec![s[0] - b.grad(squares.sum(&[]), &[s[0]])[0] * rate]
+    })[0];
+    let by_rate = b.grad(end.sum(&[]), &[rate])[0];
+    let arguments = [(vec![2], vec![1.0, 2.0]), (vec![], vec![0.125])]
+        .map(|(dims, values)| HostArray::new(F32, dims, common::bytes_of(&values)).unwrap());
+    let results = run(b.build(&[end, by_rate]).unwrap(), &arguments);
+    let (mut at, mut slope) = ([1.0f32, 2.0], [0.0f32; 2]);
+    for _ in 0..3 {
+        for (x, slope) in at.iter_mut().zip(&mut slope) {
+            *slope += -3.0 * *x * *x - 0.125 * 6.0 * *x * *slope;
+            *x -= 0.125 * 3.0 * *x * *x;
+        }
+    }
+    for (found, expected) in common::floats_of(results[0].data()).into_iter().zip(at) {
+        assert!((found - expected).abs() < 1e-5, "{found} {expected}");
+    }
+    let found = common::floats_of(results[1].data())[0];
+    assert!((found - slope[0] - slope[1]).abs() < 1e-4, "{found} {slope:?}");
+}
+
 /// Every element type that arithmetic knows goes through constants and a sum.
 #[test]
 fn numbers_take_the_type_beside_them() {
@@ -326,7 +484,7 @@ fn numbers_take_the_type_beside_them() {
 }
 
 /// Smooth steps of a computation on an array of three dimensions, in f64.
-const STEPS: [for<'b> fn(&'b Builder, Op<'b>) -> Op<'b>; 18] = [
+const STEPS: [for<'b> fn(&'b Builder, Op<'b>) -> Op<'b>; 24] = [
     |_, x| x.tanh(),
     |_, x| x.sin() * x,
     |_, x| x.sigmoid() / (x * x + 1),
@@ -345,6 +503,15 @@ const STEPS: [for<'b> fn(&'b Builder, Op<'b>) -> Op<'b>; 18] = [
     |_, x| x.pad(0, &[(1, 0, 0), (0, 1, 1), (0, 0, 0)]).slice(0, 0..2),
     |b, x| x.take(b.iota(S32, &[3], 0) % 2, 1),
     |_, x| x.max(x.sin()) + x.erf() - (x * 0.1).expm1(),
+    |b, x| b.fori_loop(-1, 2, &[x], |i, s| vec![(s[0] * x).sin() + i.convert(DType::F64)])[0],
+    |b, x| {
+        let scanned = b.scan(&[x.index(0, 0)], &[x], |s, x| (vec![(s[0] * x[0]).tanh()], vec![s[0].cos() * x[0]]));
+        scanned.1[0] + scanned.0[0]
+    },
+    |b, x| b.cond(x.sum(&[]).gt(0), || vec![x.sin() * x], || vec![(x * 0.5).exp()])[0],
+    |_, x| x.sort(-1) * x,
+    |_, x| x.cumsum(1) * 0.5,
+    |_, x| (x * 0.2 + 1).product(&[0]).expand_dims(0) * x,
 ];
 
 proptest! {
@@ -352,7 +519,7 @@ proptest! {
 
     /// Along a random direction v, (f(x + hv) − f(x − hv)) / 2h is the gradient times v.
     #[test]
-    fn gradients_are_those_of_finite_differences(steps in prop::collection::vec(0..STEPS.len(), 1..6), seed in any::<u64>()) {
+    fn gradients_are_those_of_finite_differences(steps in prop::collection::vec(0..STEPS.len(), 1..4), seed in any::<u64>()) {
         const H: f64 = 1e-5;
         let b = Builder::new("finite_differences");
         let numbers = [0, 1].map(|number| HostArray::filled(Fill::Random { seed }, number, DType::F64, &[2, 3, 4]).unwrap());
@@ -374,4 +541,4 @@ proptest! {
     }
 }
 
-static DEVICE: LazyLock<Runtime> = LazyLock::new(one_device);
+static DEVICE: LazyLock<Runtime> = LazyLock::new(|| devices(1));

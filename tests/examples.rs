@@ -3,6 +3,7 @@
 mod harness;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,6 +13,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use harness::job::plan as plan_job;
+use harness::mpirun::mpirun;
 use harness::{Outcome, spmd_run};
 
 /// The file of an example. Cargo builds examples by itself only when it is asked for no tests in particular.
@@ -30,13 +32,26 @@ fn example(name: &str) -> PathBuf {
 }
 
 /// Runs an example on so many processes with so many devices each.
-fn run(name: &str, processes: usize, devices: usize) -> Outcome {
+fn start(name: &str, processes: usize, devices: usize, arguments: &[&str], input: &str) -> Outcome {
     let (processes, devices) = (processes.to_string(), devices.to_string());
-    let program = example(name);
     let job = ["-n", &processes, "--devices-per-process", &devices, "--"].map(OsString::from);
-    // Few steps of training, for the others an argument that they do not read.
-    spmd_run(job.into_iter().chain([program.into(), "40".into()]))
-        .success(&format!("{name} on {processes} × {devices}"))
+    let arguments = arguments.iter().map(OsString::from);
+    let mut command = harness::command(job.into_iter().chain([example(name).into()]).chain(arguments));
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("spmd-run cannot be started");
+    let written = child.stdin.take().expect("stdin is piped").write_all(input.as_bytes());
+    let outcome = harness::finish(child).success(&format!("{name} on {processes} × {devices}"));
+    written.expect("it reads its input");
+    outcome
+}
+
+/// As [`start`], with few steps of training; for the others it is an argument that they do not read.
+fn run(name: &str, processes: usize, devices: usize) -> Outcome {
+    start(name, processes, devices, &["40"], "")
 }
 
 /// The output on four devices, which is the same however many processes have them.
@@ -88,6 +103,59 @@ fn a_perceptron_learns_on_any_number_of_processes() {
     assert!(losses.len() == 4 && losses.is_sorted_by(|a, b| a > b), "{whole}");
 }
 
+/// Few steps of a small GPT, the loss of each shown.
+fn train_gpt(processes: usize, devices: usize, more: &[&str]) -> Outcome {
+    let arguments = ["--steps", "3", "--layers", "1", "--every", "1"];
+    start("train_gpt", processes, devices, &[&arguments, more].concat(), "")
+}
+
+#[test]
+fn a_gpt_learns_the_same_on_any_number_of_processes_and_answers_requests() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (weights, curve) = (folder.path().join("weights"), folder.path().join("loss.svg"));
+    let (saved, drawn) = (weights.to_str().expect("a path"), curve.to_str().expect("a path"));
+    let losses = |outcome: &Outcome| -> Vec<f32> {
+        outcome.stdout.lines().filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect()
+    };
+    let alone = train_gpt(1, 1, &[]);
+    let spread = [(1, 4), (2, 2), (4, 1)].map(|(processes, devices)| train_gpt(processes, devices, &[]).stdout);
+    assert_eq!(spread[0], spread[1]);
+    assert_eq!(spread[0], spread[2]);
+    let pair = train_gpt(2, 1, &["--save", saved, "--plot", drawn]);
+    assert_eq!(losses(&alone).len(), 3, "{alone:?}");
+    for (other, expected) in losses(&pair).into_iter().chain(losses(&alone)).zip(losses(&alone).iter().cycle()) {
+        assert!((other - expected).abs() < 1e-5, "{other} {expected}");
+    }
+    assert!(losses(&alone).is_sorted_by(|a, b| a > b), "{alone:?}");
+    assert!(std::fs::read_to_string(curve).expect("the curve").contains("<polyline"));
+
+    let requests = "ORLANDO\tWhat\n\nAll the world's a stage, and all the men and women merely players\n";
+    let answers = |processes, devices| start("batched_inference", processes, devices, &[saved], requests).stdout;
+    let alone = answers(1, 1);
+    let texts: Vec<String> = alone.lines().map(|line| serde_json::from_str(line).expect("a string")).collect();
+    assert!(texts.len() == 3 && texts.iter().all(|text| text.len() == 32), "{alone}");
+    assert_eq!(answers(2, 2), alone);
+    assert_eq!(answers(4, 1), alone);
+}
+
+#[test]
+fn a_step_exported_from_jax_trains_as_in_jax() {
+    let values = harness::root().join("examples/data/train_step.npz");
+    let losses = spmd_run::host_array::npz::read_npz(&values).expect("values").remove("losses").expect("losses");
+    let losses = losses.into_host_array(spmd_run::dtype::DType::F32, &[40]).expect("losses of 40 steps");
+    let losses = losses.to_elements::<f32>().expect("floats");
+    let arguments = ["examples/data/train_step.mlirbc", "examples/data/train_step.npz", "40"];
+    let outputs = [(1, 4), (2, 2), (4, 1)]
+        .map(|(processes, devices)| start("train_exported_step", processes, devices, &arguments, "").stdout);
+    assert_eq!(outputs[0], outputs[1]);
+    assert_eq!(outputs[0], outputs[2]);
+    let found: Vec<f32> = outputs[0].lines().filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect();
+    assert_eq!(found.len(), 4, "{}", outputs[0]);
+    for (found, expected) in found.iter().zip(losses.chunks(10).filter_map(|steps| steps.last())) {
+        assert!((found - expected).abs() < 1e-5, "{found} {expected}");
+    }
+}
+
 #[test]
 fn an_example_runs_alone() {
     let mut command = Command::new(example("train_mlp"));
@@ -131,6 +199,13 @@ fn an_example_joins_an_encrypted_job() {
     let second = harness::finish(second);
     assert!(second.stderr.contains("it runs with --tls, this process without"), "{}", second.stderr);
     assert_eq!((harness::finish(first).code, second.code), (Some(3), Some(3)));
+}
+
+#[test]
+fn an_example_joins_the_job_of_mpirun() {
+    let Some(command) = mpirun(2, [example("all_reduce")]) else { return };
+    let outcome = harness::run(command).success("all_reduce under mpirun");
+    assert_eq!(outcome.stdout, "[[  3.0  30.0 300.0]]\n");
 }
 
 #[test]

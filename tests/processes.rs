@@ -126,6 +126,17 @@ fn arrays_of_several_processes() {
         insta::assert_snapshot!(of_job.all_gather_to_host(runtime).unwrap_err(), @"f32[8,12] was donated to a run, which has used up its memory: take the result that has its place");
         insta::assert_snapshot!(double.run(&[&of_job]).unwrap_err(), @"argument 0: was donated to an earlier run, which has used up its memory");
 
+        let b = Builder::new("other");
+        let x = b.sharded_parameter("x", F32, &[8, 12], &rows);
+        let other = b.build(&[if runtime.process_index() == 0 { x + 1 } else { x * 2 }]).unwrap();
+        let error = Program::compile(runtime, other).err().unwrap().to_string();
+        let hidden = |line: &str| match line.split_once(" BLAKE3 ") {
+            Some((before, _)) => format!("{before} BLAKE3 …"),
+            None => line.to_owned(),
+        };
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        insta::assert_snapshot!(error.lines().map(hidden).collect::<Vec<_>>().join("\n").replace(&host, "host"));
+
         let halves = HostArray::from_elements(&[4], &[0.5, -1.5, 3.25, 1e30].map(bf16::from_f32)).unwrap();
         let complex = HostArray::from_elements(&[4], &[0f32, 1.0, 2.0, 3.0].map(|re| Complex32::new(re, -re))).unwrap();
         for whole in [halves, complex] {

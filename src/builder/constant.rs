@@ -110,6 +110,16 @@ fn zero_of<'b>(dtype: DType) -> Operand<'b> {
     if dtype == DType::Pred { false.into() } else { 0.into() }
 }
 
+/// The literal of an `s32`.
+pub(super) fn integer(number: i32) -> Result<LiteralProto, LiteralError> {
+    scalar_literal(DType::S32, Scalar::Int(number.into()))
+}
+
+/// The literal of a zero of this type.
+pub(super) fn zero(dtype: DType) -> Result<LiteralProto, LiteralError> {
+    scalar_literal(dtype, if dtype == DType::Pred { Scalar::Bool(false) } else { Scalar::Int(0) })
+}
+
 fn scalar_literal(dtype: DType, number: Scalar) -> Result<LiteralProto, LiteralError> {
     let mut writer = DenseWriter::new(dtype, 1);
     writer.push(match (dtype, number) {

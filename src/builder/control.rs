@@ -2,7 +2,7 @@
 
 use std::panic::Location;
 
-use super::graph::{OpId, Scope};
+use super::graph::{OpId, Scope, Turns};
 use super::{Builder, Op};
 use crate::dtype::DType;
 use crate::hlo::shape;
@@ -18,6 +18,18 @@ impl<'b> Op<'b> {
             ..Default::default()
         });
         self.builder.push(element, &[self])
+    }
+
+    /// The slice along the first dimension with an index that is known only when the program runs.
+    #[track_caller]
+    fn slice_at(self, index: Op<'b>) -> Op<'b> {
+        let mut sizes = self.dims();
+        let zero = self.builder.scalar(DType::S32, 0);
+        let starts: Vec<Op<'b>> = (0..sizes.len()).map(|dim| if dim == 0 { index } else { zero }).collect();
+        if let Some(first) = sizes.first_mut() {
+            *first = 1;
+        }
+        self.dynamic_slice(&starts, &sizes).squeeze(&[0])
     }
 
     #[track_caller]
@@ -40,6 +52,9 @@ impl Builder {
     /// A loop over a state of several arrays, as `jax.lax.while_loop`: while `condition` of the state is true, `body`
     /// makes the next one of it, of the same shapes. Both may use values from outside of the loop.
     ///
+    /// As in JAX, there are no derivatives by way of it, as nobody knows how often it runs: see [`Builder::scan`] and
+    /// [`Builder::fori_loop`].
+    ///
     /// ```
     /// use spmd_run::builder::Builder;
     /// use spmd_run::dtype::DType::{F32, S32};
@@ -58,29 +73,37 @@ impl Builder {
         condition: impl FnOnce(&[Op<'b>]) -> Op<'b>,
         body: impl FnOnce(&[Op<'b>]) -> Vec<Op<'b>>,
     ) -> Vec<Op<'b>> {
+        self.repeat("while_loop", 0, init, condition, body)
+            .map_or_else(|| vec![self.failed(); init.len()], |made| made.elements(init.len()))
+    }
+
+    /// The loop itself, whose result is a tuple of the state and what it captures; `None` after an error. Messages call it
+    /// `what` and do not count the first `hidden` arrays of the state.
+    #[track_caller]
+    fn repeat<'b>(
+        &'b self,
+        what: &str,
+        hidden: usize,
+        init: &[Op<'b>],
+        condition: impl FnOnce(&[Op<'b>]) -> Op<'b>,
+        body: impl FnOnce(&[Op<'b>]) -> Vec<Op<'b>>,
+    ) -> Option<Op<'b>> {
         let location = Location::caller();
-        let count = init.len();
-        let failed = || vec![self.failed(); count];
-        let shapes: Option<Vec<ShapeProto>> = init.iter().map(|value| value.shape()).collect();
-        let Some(shapes) = shapes else { return failed() };
+        let shapes: Vec<ShapeProto> = init.iter().map(|value| value.shape()).collect::<Option<_>>()?;
 
         let (checks, state) = self.open_body("condition", &shapes, location);
         let root = self.import_result("condition", condition(&state), location);
         self.graph().close(checks, root);
-        if root.is_none() {
-            return failed();
-        }
+        root?;
         let known = self.graph().computation(checks).captures.clone();
 
         let (steps, state) = self.open_body("body", &shapes, location);
         let captured = self.graph().capture_like(steps, &known, location);
         let next = body(&state);
-        let root = captured.and_then(|()| self.next_state(steps, &shapes, &next, location));
-        let root = self.handle("while", root, location).id;
+        let root = captured.and_then(|()| self.next_state(steps, &shapes, &next, hidden, location));
+        let root = self.handle(what, root, location).id;
         self.graph().close(steps, root);
-        if root.is_none() {
-            return failed();
-        }
+        root?;
 
         let (captures, state_shape) = {
             let graph = self.graph();
@@ -91,11 +114,11 @@ impl Builder {
         let outer = captures.iter().map(|&(outer, _)| Op { builder: self, id: Some(outer) });
         let start = self.tuple(&init.iter().copied().chain(outer).collect::<Vec<_>>());
         let instruction = HloInstructionProto::new("while");
-        self.push_calling(instruction, &[start], &[steps, checks]).elements(count)
+        Some(self.push_calling(instruction, &[start], &[steps, checks]))
     }
 
     /// A loop that runs `body` for each index from `start` to before `end`, as `jax.lax.fori_loop`: it makes the next state
-    /// of the index, an `s32`, and the state.
+    /// of the index, an `s32`, and the state. It has derivatives: what they need of each turn is kept.
     #[track_caller]
     pub fn fori_loop<'b>(
         &'b self,
@@ -104,16 +127,104 @@ impl Builder {
         init: &[Op<'b>],
         body: impl FnOnce(Op<'b>, &[Op<'b>]) -> Vec<Op<'b>>,
     ) -> Vec<Op<'b>> {
+        let made = self.count_through("fori_loop", start, end, init, body);
+        made.map_or_else(|| vec![self.failed(); init.len()], |made| made.elements(init.len() + 1).split_off(1))
+    }
+
+    #[track_caller]
+    fn count_through<'b>(
+        &'b self,
+        what: &str,
+        start: i32,
+        end: i32,
+        init: &[Op<'b>],
+        body: impl FnOnce(Op<'b>, &[Op<'b>]) -> Vec<Op<'b>>,
+    ) -> Option<Op<'b>> {
         let state = [&[self.scalar(DType::S32, start)], init].concat();
-        let ends = self.while_loop(
+        let made = self.repeat(
+            what,
+            1,
             &state,
             |state| state[0].lt(end),
             |state| {
                 let next = body(state[0], &state[1..]);
                 [vec![state[0] + 1], next].concat()
             },
-        );
-        ends[1..].to_vec()
+        )?;
+        let count = end.saturating_sub(start).max(0);
+        self.graph().loops.insert(made.id?, Turns { start, count });
+        Some(made)
+    }
+
+    /// A loop over the first dimension of some arrays, as `jax.lax.scan`: `body` makes of a state and of one slice of each
+    /// array the next state and some results. Returns the last state, and the results of all turns, stacked along a new
+    /// first dimension.
+    ///
+    /// It has derivatives: what they need of each turn is kept, beside what `body` computes from constants, the arrays' slices
+    /// and values around the loop by moving, adding and multiplying, which is computed again.
+    ///
+    /// ```
+    /// use spmd_run::builder::Builder;
+    /// use spmd_run::dtype::DType::F32;
+    ///
+    /// let b = Builder::new("recurrent");
+    /// let (w, inputs) = (b.parameter("w", F32, &[4, 4]), b.parameter("inputs", F32, &[10, 4]));
+    /// let (last, all) = b.scan(&[b.zeros(F32, &[4])], &[inputs], |state, input| {
+    ///     let next = (w.matmul(state[0]) + input[0]).tanh();
+    ///     (vec![next], vec![next])
+    /// });
+    /// assert_eq!((last[0].dims(), all[0].dims()), (vec![4], vec![10, 4]));
+    /// b.build(&b.grad(last[0].sum(&[]), &[w]))?;
+    /// # Ok::<(), spmd_run::builder::BuildError>(())
+    /// ```
+    #[track_caller]
+    pub fn scan<'b>(
+        &'b self,
+        init: &[Op<'b>],
+        arrays: &[Op<'b>],
+        body: impl FnOnce(&[Op<'b>], &[Op<'b>]) -> (Vec<Op<'b>>, Vec<Op<'b>>),
+    ) -> (Vec<Op<'b>>, Vec<Op<'b>>) {
+        let location = Location::caller();
+        let failed = || (vec![self.failed(); init.len()], Vec::new());
+        let Some(turns) = self.common_length(arrays) else { return failed() };
+        let mut results = Vec::new();
+        let made = self.count_through("scan", 0, turns, init, |index, state| {
+            let mut slices = Vec::with_capacity(arrays.len());
+            for array in arrays {
+                slices.push(array.slice_at(index));
+            }
+            let (next, made) = body(state, &slices);
+            results = made.iter().map(|made| self.import_result("scan", *made, location)).collect();
+            next
+        });
+        let Some(made) = made else { return failed() };
+        let last = made.elements(init.len() + 1).split_off(1);
+        let mut stacked = Vec::with_capacity(results.len());
+        for result in results {
+            let Some(result) = result else { return failed() };
+            let saved = self.graph().save(result.computation, result, location);
+            stacked.push(self.handle("scan", saved, location));
+        }
+        (last, stacked)
+    }
+
+    /// The size of the first dimension, which all arrays have in common.
+    #[track_caller]
+    fn common_length(&self, arrays: &[Op<'_>]) -> Option<i32> {
+        let mut lengths = Vec::with_capacity(arrays.len());
+        for array in arrays {
+            lengths.push(array.array("scan")?.1.first().copied());
+        }
+        let first = lengths.first().copied().flatten().and_then(|first| i32::try_from(first).ok());
+        match first {
+            Some(first) if first > 0 && lengths.iter().all(|&length| length == Some(first.into())) => Some(first),
+            _ => {
+                let shapes: Vec<String> = arrays.iter().map(|array| array.text()).collect();
+                let shapes = if shapes.is_empty() { "there are none".to_owned() } else { shapes.join(", ") };
+                self.fail("scan", format!("the arrays must have a first dimension, the same and not 0: {shapes}"));
+                None
+            }
+        }
     }
 
     /// One of two computations, as `jax.lax.cond`: only the one that the predicate, a scalar `pred`, chooses is run. Both
@@ -190,10 +301,12 @@ impl Builder {
         body: u32,
         shapes: &[ShapeProto],
         next: &[Op<'_>],
+        hidden: usize,
         location: &'static Location<'static>,
     ) -> Result<OpId, String> {
         if next.len() != shapes.len() {
-            return Err(format!("the state has {} arrays, and the body returns {}", shapes.len(), next.len()));
+            let (expected, found) = (shapes.len() - hidden, next.len().saturating_sub(hidden));
+            return Err(format!("the state has {expected} arrays, and the body returns {found}"));
         }
         let mut own = Vec::with_capacity(next.len());
         for (index, (next, shape)) in next.iter().zip(shapes).enumerate() {
@@ -201,6 +314,7 @@ impl Builder {
             let found = (*self.graph().instruction(next).shape).clone();
             if !shape::compatible(&found, shape) {
                 let (expected, found) = (shape::text_without_layout(shape), shape::text_without_layout(&found));
+                let index = index.saturating_sub(hidden);
                 return Err(format!("array {index} of the state is {expected}, and the body makes {found} of it"));
             }
             own.push(next);

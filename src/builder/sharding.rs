@@ -104,37 +104,46 @@ impl Builder {
         wholes
     }
 
+    /// Each device's part of an array, in a manual region.
     #[track_caller]
-    fn part_of<'b>(&'b self, mesh: &Mesh, whole: Op<'b>, spec: &PartitionSpec) -> Op<'b> {
+    pub(super) fn part_of<'b>(&'b self, mesh: &Mesh, whole: Op<'b>, spec: &PartitionSpec) -> Op<'b> {
         let Some((dtype, dims)) = whole.array("shard_map") else { return self.failed() };
         let made = mesh.sharding(spec).map_err(|error| error.to_string()).and_then(|sharding| {
             let proto = self.checked_sharding(&sharding, &dims)?;
             Ok((proto, sharding.shard_shape(&dims).map_err(|error| error.to_string())?))
         });
         match made {
-            Ok((proto, part)) => whole.resharded("Sharding", whole.shape(), proto).resharded(
-                "SPMDFullToShardShape",
-                Some(shape::array(dtype, &part)),
-                manual(),
-            ),
+            Ok((proto, part)) => {
+                let cut = whole.resharded("Sharding", whole.shape(), proto);
+                let part = Some(shape::array(dtype, &part));
+                self.at_border(cut.resharded("SPMDFullToShardShape", part, manual()), mesh, spec)
+            }
             Err(message) => self.fail("shard_map", message),
         }
     }
 
+    /// The array of which each device has a part, outside of the manual region.
     #[track_caller]
-    fn whole_of<'b>(&'b self, mesh: &Mesh, part: Op<'b>, spec: &PartitionSpec) -> Op<'b> {
+    pub(super) fn whole_of<'b>(&'b self, mesh: &Mesh, part: Op<'b>, spec: &PartitionSpec) -> Op<'b> {
         let Some((dtype, dims)) = part.array("shard_map") else { return self.failed() };
         let made = mesh.sharding(spec).map_err(|error| error.to_string()).and_then(|sharding| {
             let whole = sharding.whole_shape(&dims).map_err(|error| error.to_string())?;
             Ok((self.checked_sharding(&sharding, &whole)?, whole))
         });
         match made {
-            Ok((proto, whole)) => part.resharded("Sharding", part.shape(), manual()).resharded(
-                "SPMDShardToFullShape",
-                Some(shape::array(dtype, &whole)),
-                proto,
-            ),
+            Ok((proto, whole)) => {
+                let part = part.resharded("Sharding", part.shape(), manual());
+                let whole = Some(shape::array(dtype, &whole));
+                self.at_border(part.resharded("SPMDShardToFullShape", whole, proto), mesh, spec)
+            }
             Err(message) => self.fail("shard_map", message),
         }
+    }
+
+    fn at_border<'b>(&self, op: Op<'b>, mesh: &Mesh, spec: &PartitionSpec) -> Op<'b> {
+        if let Some(id) = op.id {
+            self.graph().borders.insert(id, (mesh.clone(), spec.clone()));
+        }
+        op
     }
 }

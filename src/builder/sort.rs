@@ -1,5 +1,7 @@
 //! Sorting.
 
+use std::panic::Location;
+
 use super::{Builder, Op};
 use crate::dtype::DType;
 use crate::hlo::shape;
@@ -18,6 +20,18 @@ impl<'b> Op<'b> {
         let indices = self.builder.iota(DType::S32, &self.dims(), axis);
         let sorted = self.builder.sort_by(&[self, indices], axis, |pairs| total_less(pairs[0], pairs[1]));
         sorted.last().copied().unwrap_or(self)
+    }
+
+    /// The `count` largest elements along an axis in descending order, and their indices as `s32`, as `jax.lax.top_k`: of
+    /// equal ones, those that come first; NaN is the largest.
+    #[track_caller]
+    pub fn top_k(self, count: i64, axis: i64) -> (Op<'b>, Op<'b>) {
+        let indices = self.builder.iota(DType::S32, &self.dims(), axis);
+        let sorted = self.builder.sort_by(&[self, indices], axis, |pairs| total_less(pairs[1], pairs[0]));
+        match sorted[..] {
+            [values, indices] => (values.slice(axis, 0..count), indices.slice(axis, 0..count)),
+            _ => (self.builder.failed(), self.builder.failed()),
+        }
     }
 }
 
@@ -45,9 +59,25 @@ impl Builder {
             scalars.extend([shape::scalar(array.dtype()), shape::scalar(array.dtype())]);
         }
         let Some(function) = self.function("less", &scalars, None, less) else { return failed() };
+        self.sort_as(function, arrays, axis as i64)
+    }
+
+    /// As [`Builder::sort_by`], by a comparison of the first arrays.
+    #[track_caller]
+    pub(super) fn sort_as<'b>(&'b self, comparison: u32, arrays: &[Op<'b>], axis: i64) -> Vec<Op<'b>> {
+        let compared = self.graph().parameters(comparison).len() / 2;
+        let mut function = comparison;
+        for array in arrays.iter().skip(compared) {
+            let scalar = shape::scalar(array.dtype());
+            let widened = self.graph().with_two_more(function, &scalar, Location::caller());
+            match widened {
+                Ok(widened) => function = widened,
+                Err(message) => return vec![self.fail("sort", message); arrays.len()],
+            }
+        }
         let sort = HloInstructionProto::from(HloInstructionCommon {
             opcode: "sort".to_owned(),
-            dimensions: vec![axis as i64],
+            dimensions: vec![axis],
             ..Default::default()
         })
         .with_details(HloInstructionDetails { is_stable: true, ..Default::default() });

@@ -39,7 +39,21 @@ fn wrong_calls_are_explained() {
     insta::assert_snapshot!(message(|b| done(b.scalar(DType::U8, 300))), @"constant: 300 is out of range for u8 (0 to 255)");
     insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(x.element(0)))), @"get-tuple-element: f32[2,3] has no element 0");
     insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(b.grad(x, &[x])))), @"grad: f32[2,3] is no scalar of a floating-point type");
-    insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(b.grad(x.sort(0).sum(&[]), &[x])))), @"grad: sort has no derivative here: use stop_gradient where it is to count as a constant");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(b.grad(x.reduce(1, &[], |a, b| a * b + a).sum(&[]), &[x])))), @"grad: a reduction by other than sum, product, maximum and minimum has no derivative here: use stop_gradient where it is to count as a constant");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(x.reduce_window(0, &[1], &[1], &[(0, 0)], |a, b| a + b)))), @"reduce-window: each dimension of f32[2,3] needs a size, a stride and a padding");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, w| done(x.conv(w, &Conv { strides: vec![1], ..Conv::default() })))), @"convolution: strides, padding and dilations must be given for 0 spatial dimensions, or for none");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, w| done(x.dot_general(w, &DotDims { lhs_contracting: vec![0], rhs_contracting: vec![5], ..DotDims::default() })))), @"dot: dimension 5 stands there twice or is not below 2");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(x.pad(0, &[(1, 0, 0)])))), @"pad: the padding and the operand have different ranks");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(x.squeeze(&[1])))), @"squeeze: dimension 1 of f32[2,3] is not 1");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(x.dynamic_slice(&[b.scalar(S32, 0)], &[1, 1])))), @"dynamic-slice: it has 1 start indices for 2 dimensions, and needs one scalar for each or one vector");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(x.mean(&[0]).convert(S32).mean(&[])))), @"mean: s32[3] is of no floating-point type: convert it");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(x.top_k(4, 1)))), @"slice: [0:4:1] does not lie within a dimension of 3");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, w| done(x.gt(0).select(x, w)))), @"select: the shapes f32[2,3] and f32[4,5] cannot be broadcast to one");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(x.bitcast(DType::F16)))), @"bitcast-convert: its shape is f16[2,3], and its dimensions must be [2,3,2]");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, w| done(b.vjp(x, w, &[x])))), @"vjp: the cotangent f32[4,5] must be f32[2,3]");
+    insta::assert_snapshot!(message(|b| done(b.iota(S32, &[2], 1))), @"iota: axis 1 is out of bounds for the 1 dimensions");
+    insta::assert_snapshot!(message(|b| done(b.concatenate(&[], 0))), @"concatenate: there are no arrays");
+    insta::assert_snapshot!(message(|b| done(random::bits(random::key(b, 0), &[1 << 20, 1 << 20]))), @"random: an array of random numbers has 2³² − 1 elements at most");
     insta::assert_snapshot!(message(|b| xw(b, &|x, _| b.donate(x + 1))), @"donate: only a parameter can be donated");
     insta::assert_snapshot!(message(|b| {
         let other = Builder::new("other");
@@ -57,11 +71,11 @@ fn wrong_functions_are_explained() {
     insta::assert_snapshot!(message(|b| {
         let x = b.parameter("x", F32, &[3]);
         b.while_loop(&[x], |s| s[0].sum(&[]).lt(3), |s| vec![s[0].sum(&[])]);
-    }), @"while: array 0 of the state is f32[3], and the body makes f32[] of it");
+    }), @"while_loop: array 0 of the state is f32[3], and the body makes f32[] of it");
     insta::assert_snapshot!(message(|b| {
         let x = b.parameter("x", F32, &[3]);
         b.while_loop(&[x], |s| s[0].sum(&[]).lt(3), |_| vec![]);
-    }), @"while: the state has 1 arrays, and the body returns 0");
+    }), @"while_loop: the state has 1 arrays, and the body returns 0");
     insta::assert_snapshot!(message(|b| {
         let x = b.parameter("x", F32, &[3]);
         let mut inner = None;
@@ -82,6 +96,44 @@ fn wrong_functions_are_explained() {
 }
 
 #[test]
+fn wrong_loops_and_their_derivatives_are_explained() {
+    insta::assert_snapshot!(message(|b| {
+        let x = b.parameter("x", F32, &[]);
+        let end = b.while_loop(&[x], |s| s[0].lt(3), |s| vec![s[0] * 2]);
+        b.grad(end[0], &[x]);
+    }), @"grad: while_loop has no derivative, as it is not known how often it runs: use scan, or fori_loop with a fixed start and end");
+    insta::assert_snapshot!(message(|b| {
+        let (x, y) = (b.parameter("x", F32, &[3, 2]), b.parameter("y", F32, &[2, 2]));
+        b.scan(&[], &[x, y], |_, _| (vec![], vec![]));
+    }), @"scan: the arrays must have a first dimension, the same and not 0: f32[3,2], f32[2,2]");
+    insta::assert_snapshot!(message(|b| {
+        b.scan(&[b.scalar(F32, 0)], &[], |s, _| (s.to_vec(), vec![]));
+    }), @"scan: the arrays must have a first dimension, the same and not 0: there are none");
+    insta::assert_snapshot!(message(|b| {
+        let x = b.parameter("x", F32, &[3, 2]);
+        b.scan(&[b.scalar(F32, 0)], &[x], |_, x| (vec![x[0]], vec![]));
+    }), @"scan: array 0 of the state is f32[], and the body makes f32[2] of it");
+    insta::assert_snapshot!(message(|b| {
+        let x = b.parameter("x", F32, &[4]);
+        let (_, made) = b.scan(&[x.sum(&[])], &[x], |s, x| (vec![s[0].while_less(x[0])], vec![s[0]]));
+        b.grad(made[0].sum(&[]), &[x]);
+    }), @"grad: while_loop has no derivative, as it is not known how often it runs: use scan, or fori_loop with a fixed start and end");
+    insta::assert_snapshot!(message(|b| {
+        let mesh = Mesh::new(&[("data", 2)]).unwrap();
+        let x = b.parameter("x", F32, &[4]);
+        let made = b.shard_map(&mesh, &[(x, ("data",).into())], &[().into()], |x| vec![x[0].pmax(&["data"])]);
+        b.grad(made[0].sum(&[]), &[x]);
+    }), @"grad: a maximum or minimum over devices has no derivative here: use stop_gradient where it is to count as a constant");
+}
+
+impl<'b> Op<'b> {
+    /// A loop of unknown length.
+    fn while_less(self, other: Op<'b>) -> Op<'b> {
+        self.builder.while_loop(&[self], |s| s[0].lt(other), |s| vec![s[0] * 2])[0]
+    }
+}
+
+#[test]
 fn wrong_shardings_are_explained() {
     let mesh = Mesh::new(&[("data", 2), ("model", 4)]).unwrap();
     insta::assert_snapshot!(message(|b| {
@@ -93,6 +145,37 @@ fn wrong_shardings_are_explained() {
         x.with_sharding(&other.sharding(()).unwrap());
     }), @"with_sharding: Mesh('data': 2) has 2 devices, and the program uses a mesh of 8 already");
     insta::assert_snapshot!(message(|b| done(b.parameter("x", F32, &[2]).psum(&["data"]))), @"all-reduce: collectives are for the body of shard_map: outside of it, arrays are whole");
+    insta::assert_snapshot!(message(|b| {
+        let x = b.parameter("x", F32, &[4]);
+        b.shard_map(&mesh, &[(x, ("data",).into())], &[().into()], |x| vec![x[0].ppermute("model", &[(0, 4)])]);
+    }), @"collective-permute: (0, 4) are no places on an axis of 4 devices");
+    insta::assert_snapshot!(message(|b| {
+        let x = b.parameter("x", F32, &[4]);
+        b.shard_map(&mesh, &[(x, ("data",).into())], &[().into()], |x| vec![x[0].psum_scatter(&["model"], 0)]);
+    }), @"reduce-scatter: dimension 0 of size 2 cannot be split over its groups");
+    insta::assert_snapshot!(message(|b| {
+        let x = b.parameter("x", F32, &[4]);
+        b.shard_map(&mesh, &[(x, ("data",).into())], &[().into()], |x| vec![x[0].all_to_all(&["model"], 0, 0)]);
+    }), @"all-to-all: dimension 0 of size 2 cannot be split over its groups");
+    insta::assert_snapshot!(message(|b| {
+        let x = b.parameter("x", F32, &[4]);
+        b.shard_map(&mesh, &[(x, ("data",).into())], &[], |x| vec![x[0]]);
+    }), @"shard_map: there are 0 specs for 1 results");
+    insta::assert_snapshot!(message(|b| {
+        let x = b.parameter("x", F32, &[3]);
+        b.shard_map(&mesh, &[(x, ("data",).into())], &[().into()], |x| vec![x[0]]);
+    }), @"shard_map: NamedSharding(Mesh('data': 2, 'model': 4), P('data',)) cuts dimension 0 into 2 equal parts, so its size should be divisible by 2, but it is 3 (full shape: (3))");
+    insta::assert_snapshot!(message(|b| {
+        let x = b.parameter("x", F32, &[4]);
+        b.shard_map(&mesh, &[(x, ("rows",).into())], &[().into()], |x| vec![x[0]]);
+    }), @"shard_map: axis rows of P('rows',) is not found in Mesh('data': 2, 'model': 4)");
+    insta::assert_snapshot!(message(|b| {
+        let x = b.parameter("x", F32, &[4]);
+        b.shard_map(&mesh, &[(x, ("data",).into())], &[().into()], |x| {
+            b.parameter("y", F32, &[]);
+            vec![x[0]]
+        });
+    }), @"parameter: 'y' must be made outside of loops, branches and other functions");
     insta::assert_snapshot!(message(|b| {
         let x = b.parameter("x", F32, &[4]);
         b.shard_map(&mesh, &[(x, ("data",).into())], &[().into()], |x| vec![x[0].psum(&["batch"])]);

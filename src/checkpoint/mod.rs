@@ -100,7 +100,8 @@ impl<'a> Snapshot<'a> {
 }
 
 impl<'a> Checkpoints<'a> {
-    /// Checkpoints in this folder, which is made when the first one is saved. All of them are kept.
+    /// Checkpoints in this folder, which is made when the first one is saved. All of them are kept. No two jobs save to one
+    /// folder at a time.
     pub fn new(runtime: &'a Runtime, folder: impl Into<PathBuf>) -> Checkpoints<'a> {
         Checkpoints { runtime, folder: folder.into(), keep: usize::MAX, saving: Mutex::default() }
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use spmd_run::hlo::{self, HloModule, Program};
+use spmd_run::hlo::{HloModule, Program};
 use spmd_run::host_array::Fill;
 use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Runtime, RuntimeError, StepTimes, World};
 use spmd_run::{launch, plugins};
@@ -159,18 +159,7 @@ impl Options {
         if !disagreement.facts.iter().any(|fact| fact == PROGRAM) {
             return Err(Failure::peer(disagreement));
         }
-        let other = disagreement.process_index;
-        let theirs: Vec<u8> =
-            world.from_process(other, "another program", || Ok::<_, RuntimeError>(program.to_vec()))?;
-        let difference = world.from_first("difference", || {
-            Ok::<_, RuntimeError>(match (hlo::load(program, ""), hlo::load(&theirs, "")) {
-                (Ok(first), Ok(second)) => match hlo::first_difference(&first, &second) {
-                    Some(difference) => format!("the first difference of process 0 and {other} {difference}"),
-                    None => "they differ in how they are written down only".to_owned(),
-                },
-                (Err(error), _) | (_, Err(error)) => format!("one of them cannot be read: {error}"),
-            })
-        })?;
+        let difference = world.program_difference("job", &disagreement, program).map_err(RuntimeError::from)?;
         Err(Failure::peer(anyhow::anyhow!("{disagreement}\n{difference}")))
     }
 

@@ -54,6 +54,12 @@ pub enum SpecError {
     /// Other devices than the grid has places for.
     #[error("a mesh of {grid} devices holds each of 0..{count} once, and [{given}] were given")]
     Devices { grid: String, count: usize, given: String },
+    /// Other slices than the axes between them have places for.
+    #[error("number of slices {slices} must equal the product of dcn_mesh_shape {shape}")]
+    Slices { slices: usize, shape: String },
+    /// A slice with another number of devices than the axes inside have places for.
+    #[error("number of devices {devices} of slice {slice} must equal the product of ici_mesh_shape {shape}")]
+    SliceSize { slice: u32, devices: usize, shape: String },
     /// An axis that the mesh does not have.
     #[error("axis {axis} is not found in {mesh}")]
     NoSuchAxis { axis: String, mesh: String },

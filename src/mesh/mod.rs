@@ -4,11 +4,13 @@ mod cut;
 mod device_order;
 mod error;
 mod from_proto;
+mod hybrid;
 #[allow(clippy::module_inception, reason = "a mesh is the first of what this module is about")]
 mod mesh;
 mod named;
 mod named_sharding;
 mod sharding;
+mod shardy;
 mod spec;
 #[cfg(test)]
 mod tests;

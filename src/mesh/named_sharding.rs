@@ -53,10 +53,7 @@ impl NamedSharding {
     /// It has fewer dimensions than the spec, or a dimension that its axes do not divide.
     pub fn check(&self, dims: &[i64]) -> Result<(), SpecError> {
         let shape = || format!("({})", joined(dims, ", "));
-        if self.spec.cuts().len() > dims.len() {
-            let (spec, entries) = (self.spec.to_string(), self.spec.cuts().len());
-            return Err(SpecError::Rank { spec, entries, shape: shape(), rank: dims.len() });
-        }
+        self.check_rank(dims.len(), shape)?;
         for (dim, &size) in dims.iter().enumerate() {
             let parts = self.parts(dim);
             if size < 0 || size % parts as i64 != 0 {
@@ -66,15 +63,21 @@ impl NamedSharding {
         Ok(())
     }
 
+    /// Checks that an array has a dimension for each entry of the spec.
+    pub(super) fn check_rank(&self, rank: usize, shape: impl FnOnce() -> String) -> Result<(), SpecError> {
+        let entries = self.spec.cuts().len();
+        if entries > rank {
+            return Err(SpecError::Rank { spec: self.spec.to_string(), entries, shape: shape(), rank });
+        }
+        Ok(())
+    }
+
     /// The same in XLA's terms, for an array of `rank` dimensions.
     ///
     /// # Errors
     /// The spec has more entries than that.
     pub fn to_hlo(&self, rank: usize) -> Result<HloSharding, SpecError> {
-        if self.spec.cuts().len() > rank {
-            let (spec, entries) = (self.spec.to_string(), self.spec.cuts().len());
-            return Err(SpecError::Rank { spec, entries, shape: format!("of {rank} dimensions"), rank });
-        }
+        self.check_rank(rank, || format!("of {rank} dimensions"))?;
         let names: Vec<&str> = self.spec.axes().collect();
         let mut order = self.mesh.axis_indices(&names)?;
         let unused: Vec<usize> = (0..self.mesh.axes().len()).filter(|axis| !order.contains(axis)).collect();

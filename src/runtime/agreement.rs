@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
+use crate::hlo;
 use crate::rendezvous::ProcessList;
 
-use super::{RuntimeError, World};
+use super::{RuntimeError, World, WorldError};
 
 /// Something in which all processes must be alike: its name and its value.
 pub type Fact = (String, String);
@@ -41,6 +42,31 @@ impl World {
             Some(disagreement) => Err(disagreement.into()),
             None => Ok(()),
         }
+    }
+
+    /// Where the programs of process 0 and of the first one that differs from it begin to differ, as a sentence. All
+    /// processes call it after [`agree`](Self::agree) under the same `name`, each with its own program.
+    ///
+    /// # Errors
+    /// The rendezvous failed.
+    pub fn program_difference(
+        &self,
+        name: &str,
+        disagreement: &Disagreement,
+        program: &[u8],
+    ) -> Result<String, WorldError> {
+        let other = disagreement.process_index;
+        let theirs: Vec<u8> =
+            self.from_process(other, &format!("{name}/theirs"), || Ok::<_, WorldError>(program.to_vec()))?;
+        self.from_first(&format!("{name}/difference"), || {
+            Ok(match (hlo::load(program, ""), hlo::load(&theirs, "")) {
+                (Ok(first), Ok(second)) => match hlo::first_difference(&first, &second) {
+                    Some(difference) => format!("the first difference of process 0 and {other} {difference}"),
+                    None => "they differ in how they are written down only".to_owned(),
+                },
+                (Err(error), _) | (_, Err(error)) => format!("one of them cannot be read: {error}"),
+            })
+        })
     }
 }
 

@@ -78,7 +78,12 @@ impl Array {
     pub fn from_host(runtime: &Runtime, whole: &HostArray, sharding: &NamedSharding) -> Result<Array, ArrayError> {
         let dims = whole.dims_i64();
         let hlo = checked(runtime, &dims, sharding)?;
-        Array::from_parts(runtime, whole.dtype(), dims, hlo, |sharding, device| {
+        Array::cut(runtime, whole, hlo)
+    }
+
+    /// As [`Array::from_host`], for a sharding that fits the job.
+    pub(super) fn cut(runtime: &Runtime, whole: &HostArray, sharding: HloSharding) -> Result<Array, ArrayError> {
+        Array::from_parts(runtime, whole.dtype(), whole.dims_i64(), sharding, |sharding, device| {
             Ok(sharding.shard(whole, device)?.into_owned())
         })
     }

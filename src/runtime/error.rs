@@ -23,6 +23,8 @@ pub enum RuntimeError {
     Topology(#[from] TopologyError),
     #[error(transparent)]
     Disagreement(#[from] Disagreement),
+    #[error("{disagreement}\n{difference}")]
+    OtherProgram { disagreement: Disagreement, difference: String },
     #[error(transparent)]
     Plan(#[from] PlanError),
     #[error(transparent)]
@@ -114,6 +116,7 @@ impl RuntimeError {
             | RuntimeError::Mesh(_)
             | RuntimeError::Topology(_)
             | RuntimeError::Disagreement(_)
+            | RuntimeError::OtherProgram { .. }
             | RuntimeError::Transport(_) => true,
             // Collectives end with these.
             RuntimeError::Pjrt(error) => {

@@ -209,6 +209,11 @@ impl<'a> Executable<'a> {
         &self.loaded
     }
 
+    /// The devices that it was compiled for.
+    pub(super) fn runtime(&self) -> &'a Runtime {
+        self.runtime
+    }
+
     /// Global ids of this process's devices, in the order in which they take arguments.
     pub(super) fn device_ids(&self) -> Vec<usize> {
         let id = |place: Place| place.replica * self.layout.partitions + place.partition;

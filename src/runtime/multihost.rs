@@ -24,7 +24,7 @@ pub fn broadcast_one_to_all(runtime: &Runtime, array: &HostArray) -> Result<Host
     let shape = (array.dtype(), array.dims().to_vec());
     let (dtype, dims): (DType, Vec<usize>) =
         runtime.world.all_gather(&format!("broadcast/{gathering}"), shape).map_err(RuntimeError::from)?.swap_remove(0);
-    let size = HostArray::zeros(dtype, &dims)?.size();
+    let size = dims.iter().product::<usize>() * dtype.size();
     let data = spread(runtime, 0, Tag([GATHER, gathering, u64::MAX, 1, 0]), size, || Ok(array.data().to_vec()))?;
     Ok(HostArray::new(dtype, dims, data)?)
 }

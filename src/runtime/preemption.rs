@@ -53,7 +53,7 @@ impl Runtime {
     ///
     /// Once a process gets SIGTERM, which from the first call on no longer ends it, the processes tell each other how far they
     /// are, and agree on the first step that none of them has begun. There the answer is `true` in all of them, once; then
-    /// they save and end. Every process asks before each of its steps, with numbers that grow alike.
+    /// they save and end. `spmd-run`, which passes the signal on, kills those that run five seconds later. Every process asks before each of its steps, with numbers that grow alike.
     ///
     /// # Errors
     /// The signal cannot be caught, or another process fails.

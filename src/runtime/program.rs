@@ -5,10 +5,11 @@ use std::sync::atomic::Ordering;
 use buffa::Message;
 
 use crate::hlo::{HloModule, Program as Source};
+use crate::host_array::HostArray;
 use crate::partition;
 use crate::pjrt::Buffer;
 
-use super::{Array, Executable, Plan, Request, Runtime, RuntimeError, StepError};
+use super::{Array, ArrayError, Executable, Plan, Request, Runtime, RuntimeError, StepError};
 
 /// A program for all devices of a job, as what `jax.jit` compiles. Every process compiles and runs the same programs in
 /// the same order.
@@ -51,6 +52,23 @@ impl<'a> Program<'a> {
     /// The compiled program, with the shapes and shardings of its arguments and results.
     pub fn executable(&self) -> &Executable<'a> {
         &self.executable
+    }
+
+    /// The array `whole`, which every process has, cut as the program's parameter `index` is: for programs that come with
+    /// shardings of their own.
+    ///
+    /// # Errors
+    /// There is no such parameter, the array is of another type or shape, or the devices have no room.
+    pub fn argument(&self, index: usize, whole: &HostArray) -> Result<Array, ArrayError> {
+        let parameters = self.executable.parameters();
+        let parameter = parameters
+            .get(index)
+            .ok_or(RuntimeError::ArgumentCount { expected: parameters.len(), given: index + 1 })?;
+        if (whole.dtype(), &whole.dims_i64()) != (parameter.dtype, &parameter.dims) {
+            let (given, expected) = (whole.shape_text(), parameter.shape_text());
+            return Err(RuntimeError::Step { index, source: StepError::Shape { given, expected } }.into());
+        }
+        Array::cut(self.executable.runtime(), whole, parameter.sharding.clone())
     }
 
     /// Runs the program and waits until this process's devices are done. Arguments lie on the devices as the program's
@@ -109,5 +127,12 @@ fn same_everywhere(runtime: &Runtime, source: &Source) -> Result<(), RuntimeErro
     let hash = blake3::hash(&bytes).to_hex();
     let fact = format!("{} bytes, BLAKE3 {}", bytes.len(), &hash[..16]);
     let number = runtime.programs.load(Ordering::Relaxed);
-    runtime.world.agree(&format!("program/{number}/same"), &[(format!("program {number}"), fact)])
+    let name = format!("program/{number}/same");
+    match runtime.world.agree(&name, &[(format!("program {number}"), fact)]) {
+        Err(RuntimeError::Disagreement(disagreement)) => {
+            let difference = runtime.world.program_difference(&name, &disagreement, &bytes)?;
+            Err(RuntimeError::OtherProgram { disagreement, difference })
+        }
+        outcome => outcome,
+    }
 }

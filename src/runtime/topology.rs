@@ -87,6 +87,13 @@ impl Topology {
         slices.collect::<HashSet<_>>().len()
     }
 
+    /// The slice of each device, by its id: what [`Mesh::hybrid`](crate::mesh::Mesh::hybrid) takes.
+    pub fn device_slices(&self) -> Vec<u32> {
+        let mut devices: Vec<&Device> = self.processes.iter().flat_map(|process| &process.devices).collect();
+        devices.sort_by_key(|device| device.id);
+        devices.into_iter().map(|device| device.slice_index).collect()
+    }
+
     /// The slice of each process.
     pub fn slices(&self) -> Vec<u32> {
         let slice = |process: &Process| process.devices.first().map_or(0, |device| device.slice_index);

@@ -1,4 +1,4 @@
-//! Derivatives of products, reductions, gathers and scatters.
+//! Derivatives of products, gathers and scatters.
 
 use super::{Derivatives, Op, Site, not_differentiable};
 use crate::builder::{DotDims, GatherDims, ScatterDims};
@@ -28,28 +28,6 @@ impl<'b> Site<'b> {
     }
 
     #[track_caller]
-    pub(super) fn reduce(&self) -> Derivatives<'b> {
-        let (g, x, y) = (self.derivative, self.operands[0], self.result);
-        let dims = x.dims();
-        let reduced = &self.instruction.dimensions;
-        let kept: Vec<i64> = (0..dims.len() as i64).filter(|dim| !reduced.contains(dim)).collect();
-        if self.operands.len() != 2 || self.wanted[1] {
-            return Err(not_differentiable("a reduction with such operands"));
-        }
-        let spread = g.broadcast_in_dim(&dims, &kept);
-        let derivative = match self.reducer().as_deref() {
-            Some("add") => spread,
-            Some("maximum" | "minimum") => {
-                let is_chosen = x.eq(y.broadcast_in_dim(&dims, &kept)).convert(x.dtype());
-                let count = is_chosen.sum(reduced).broadcast_in_dim(&dims, &kept);
-                spread * is_chosen / count
-            }
-            _ => return Err(not_differentiable("a reduction by other than sum, maximum and minimum")),
-        };
-        Ok(vec![Some(derivative), None])
-    }
-
-    #[track_caller]
     pub(super) fn gather(&self) -> Vec<Option<Op<'b>>> {
         let numbers = &*self.instruction.details().gather_dimension_numbers;
         let dims = ScatterDims {
@@ -61,7 +39,11 @@ impl<'b> Site<'b> {
             scatter_indices_batching_dims: numbers.start_indices_batching_dims.clone(),
         };
         let [operand, indices] = [self.operands[0], self.operands[1]];
-        vec![Some(operand.zeros_like().scatter_add(indices, self.derivative, &dims)), None]
+        let sizes = &self.instruction.details().gather_slice_sizes;
+        let limits = limits(operand, indices, &dims.scatter_dims_to_operand_dims, sizes, dims.index_vector_dim);
+        // A gather moves its slices inside, a scatter would leave them out.
+        let inside = indices.max(0).min(limits);
+        vec![Some(operand.zeros_like().scatter_add(inside, self.derivative, &dims)), None]
     }
 
     #[track_caller]
@@ -85,8 +67,33 @@ impl<'b> Site<'b> {
             let dropped = numbers.inserted_window_dims.contains(&dim) || numbers.input_batching_dims.contains(&dim);
             sizes.push(if dropped { 1 } else { windows.next().unwrap_or(1) });
         }
-        let of_updates = if self.wanted[2] { Some(self.derivative.gather(indices, &dims, &sizes)) } else { None };
-        Ok(vec![Some(self.derivative), None, of_updates])
+        if !self.wanted[2] {
+            return Ok(vec![Some(self.derivative), None, None]);
+        }
+        let vector = dims.index_vector_dim;
+        let limits = limits(operand, indices, &dims.start_index_map, &sizes, vector);
+        let is_inside = indices.ge(0) & indices.le(limits);
+        let is_inside = if (vector as usize) < indices.rank() { is_inside.all(&[vector]) } else { is_inside };
+        let places: Vec<i64> = (0..updates.rank() as i64).filter(|dim| !dims.offset_dims.contains(dim)).collect();
+        let is_inside = is_inside.broadcast_in_dim(&updates.dims(), &places);
+        let of_updates = is_inside.select(self.derivative.gather(indices, &dims, &sizes), 0);
+        Ok(vec![Some(self.derivative), None, Some(of_updates)])
+    }
+}
+
+/// The largest indices at which slices of these sizes lie inside, in the shape of the indices.
+#[track_caller]
+fn limits<'b>(operand: Op<'b>, indices: Op<'b>, index_map: &[i64], sizes: &[i64], vector: i64) -> Op<'b> {
+    let b = operand.builder();
+    let mut limits = Vec::with_capacity(index_map.len());
+    for &dim in index_map {
+        limits.push(b.scalar(indices.dtype(), operand.dim(dim) - sizes[dim as usize]));
+    }
+    let limits = b.stack(&limits, 0);
+    if (vector as usize) < indices.rank() {
+        limits.broadcast_in_dim(&indices.dims(), &[vector])
+    } else {
+        limits.squeeze(&[0]).broadcast_to(&indices.dims())
     }
 }
 

@@ -1,11 +1,17 @@
 //! Reverse-mode differentiation.
 
+mod activity;
+mod collectives;
+mod control;
 mod convolution;
 mod elementwise;
 mod linear;
 mod movement;
+mod reduction;
+mod sort;
 
 use std::collections::HashMap;
+use std::panic::Location;
 
 use super::graph::OpId;
 use super::{Builder, Op};
@@ -13,27 +19,39 @@ use crate::dtype::DType;
 use crate::hlo::shape;
 use crate::proto::HloInstructionProto;
 
+use activity::Active;
+
+/// The derivatives of the scalar by a value: one for an array, one for each element of a tuple; `None` where it is zero.
+type Cotangent<'b> = Vec<Option<Op<'b>>>;
+
 /// An instruction whose result has a derivative.
 struct Site<'b> {
     instruction: HloInstructionProto,
     operands: Vec<Op<'b>>,
     /// Which operands a derivative is wanted of.
     wanted: Vec<bool>,
+    /// The same for each element of those that are tuples.
+    active: Vec<Active>,
     result: Op<'b>,
-    /// The derivative of the scalar by the result.
+    /// The derivative of the scalar by the result, the first of several.
     derivative: Op<'b>,
+    /// The derivatives of the scalar by all results.
+    cotangent: Cotangent<'b>,
 }
 
-/// The derivatives by the operands; `None` where it is zero.
+/// The derivatives by the operands, which are arrays; `None` where it is zero.
 type Derivatives<'b> = Result<Vec<Option<Op<'b>>>, String>;
 
 impl Builder {
     /// The gradients of a scalar by some of the values that it was computed from, each of that value's shape, as
     /// `jax.grad`. They are part of the program like all else, so they can be differentiated again.
     ///
-    /// Derivatives exist of elementwise operations, products, convolutions, sums, maxima and minima, gathers and sums into
-    /// places, and of all that moves elements, but not of loops, branches, sorts and collectives: differentiating one of
-    /// these is an error. Where a maximum has ties, they share the derivative, as in JAX.
+    /// Derivatives exist of elementwise operations, products, convolutions, sums and other reductions, sorts, gathers and sums
+    /// into places, all that moves elements, loops of known length ([`Builder::scan`], [`Builder::fori_loop`]), branches, and
+    /// [`Builder::shard_map`] with its sums over devices and exchanges between them. Differentiating anything else, such as
+    /// a [`Builder::while_loop`], is an error. Where a maximum has ties, they share the derivative, as in JAX.
+    ///
+    /// Inside [`Builder::shard_map`], the scalar is the sum of those of all devices, as in JAX with `check_vma=False`.
     #[track_caller]
     pub fn grad<'b>(&'b self, scalar: Op<'b>, by: &[Op<'b>]) -> Vec<Op<'b>> {
         let is_scalar = scalar
@@ -59,80 +77,80 @@ impl Builder {
             self.fail("vjp", format!("the cotangent {} must be {}", cotangent.text(), result.text()));
             return failed();
         }
-        if ids.iter().any(|id| id.computation != last.computation) || last.computation != self.graph().current() {
-            self.fail("grad", "the values must belong to the computation that is being built");
+        if last.computation != self.graph().current() {
+            self.fail("grad", "the value must belong to the computation that is being built");
             return failed();
         }
-        let active = self.active(&ids, last);
-        let mut derivatives: HashMap<u32, Op<'b>> = HashMap::from([(last.index, cotangent)]);
-        for index in (0..=last.index).rev() {
-            let Some(&derivative) = derivatives.get(&index).filter(|_| active[index as usize]) else { continue };
-            let id = OpId { index, ..last };
-            if ids.contains(&id) && !self.is_computed_from(id, &active) {
-                continue;
-            }
-            let site = self.site(id, &active, derivative);
-            let operands = site.operands.clone();
-            let by_operand = match site.derivatives() {
-                Ok(by_operand) => by_operand,
-                Err(message) => {
-                    self.fail("grad", message);
-                    return failed();
-                }
-            };
-            for (operand, derivative) in operands.into_iter().zip(by_operand) {
-                let (Some(OpId { index, .. }), Some(derivative)) = (operand.id, derivative) else { continue };
-                let sum = derivatives.get(&index).map_or(derivative, |&other| other + derivative);
-                derivatives.insert(index, sum);
-            }
+        let location = Location::caller();
+        let mut own = Vec::with_capacity(ids.len());
+        for id in ids {
+            let imported = self.graph().import_here(id, location);
+            let Some(id) = self.handle("grad", imported, location).id else { return failed() };
+            own.push((id, vec![true]));
         }
+        let pulled = match self.pull_back(last, vec![Some(cotangent)], &own) {
+            Ok(pulled) => pulled,
+            Err(message) => {
+                self.fail("grad", message);
+                return failed();
+            }
+        };
         let mut gradients = Vec::with_capacity(by.len());
-        for (value, id) in by.iter().zip(ids) {
-            gradients.push(match derivatives.get(&id.index) {
-                Some(&derivative) => derivative,
-                None => value.zeros_like(),
-            });
+        for (value, cotangent) in by.iter().zip(pulled) {
+            gradients.push(cotangent.first().copied().flatten().unwrap_or_else(|| value.zeros_like()));
         }
         gradients
     }
 
-    /// Which instructions up to `last` depend on these values.
-    fn active(&self, by: &[OpId], last: OpId) -> Vec<bool> {
-        let graph = self.graph();
-        let mut active = vec![false; last.index as usize + 1];
-        for index in 0..=last.index {
-            let id = OpId { index, ..last };
-            let instruction = graph.instruction(id);
-            let has_derivative = match shape::dtype(&instruction.shape) {
-                Some(dtype) => is_float(dtype) && instruction.opcode != "copy",
-                None => true,
-            };
-            let operands = (0..instruction.operand_ids.len()).filter_map(|operand| graph.operand(id, operand));
-            let depends = operands.into_iter().any(|operand| active[operand.index as usize]);
-            active[index as usize] = by.contains(&id) || has_derivative && depends;
+    /// The derivatives by some values of a computation, those by its value `last` being known. The computation is the
+    /// current one, or one that this goes back through; what is made is added to the current one.
+    #[track_caller]
+    fn pull_back<'b>(
+        &'b self,
+        last: OpId,
+        cotangent: Cotangent<'b>,
+        by: &[(OpId, Active)],
+    ) -> Result<Vec<Cotangent<'b>>, String> {
+        let order = self.graph().ancestors(last);
+        let active = self.activity(&order, by);
+        let mut cotangents: HashMap<OpId, Cotangent<'b>> = HashMap::from([(last, cotangent)]);
+        for &id in order.iter().rev() {
+            let Some(cotangent) = cotangents.get(&id).filter(|all| all.iter().any(Option::is_some)) else { continue };
+            let site = self.site(id, &active, cotangent.clone());
+            if !site.wanted.contains(&true) || site.instruction.opcode == "copy" {
+                continue;
+            }
+            let by_operand = site.cotangents()?;
+            for ((operand, wanted), cotangent) in site.operands.iter().zip(&site.wanted).zip(by_operand) {
+                let Some(id) = operand.id.filter(|_| *wanted) else { continue };
+                let sums = cotangents.entry(id).or_default();
+                sums.resize(cotangent.len().max(sums.len()), None);
+                for (sum, part) in sums.iter_mut().zip(cotangent) {
+                    *sum = match (*sum, part) {
+                        (Some(sum), Some(part)) => Some(sum + part),
+                        (sum, part) => sum.or(part),
+                    };
+                }
+            }
         }
-        active
+        Ok(by.iter().map(|(id, _)| cotangents.remove(id).unwrap_or_default()).collect())
     }
 
-    fn is_computed_from(&self, id: OpId, active: &[bool]) -> bool {
-        let graph = self.graph();
-        let count = graph.instruction(id).operand_ids.len();
-        graph.instruction(id).opcode != "copy"
-            && (0..count).filter_map(|operand| graph.operand(id, operand)).any(|operand| active[operand.index as usize])
-    }
-
-    fn site<'b>(&'b self, id: OpId, active: &[bool], derivative: Op<'b>) -> Site<'b> {
+    fn site<'b>(&'b self, id: OpId, active: &HashMap<OpId, Active>, cotangent: Cotangent<'b>) -> Site<'b> {
         let graph = self.graph();
         let instruction = graph.instruction(id).clone();
         let ids: Vec<OpId> =
             (0..instruction.operand_ids.len()).filter_map(|operand| graph.operand(id, operand)).collect();
         let handle = |id| Op { builder: self, id: Some(id) };
+        let active: Vec<Active> = ids.iter().map(|id| active.get(id).cloned().unwrap_or_default()).collect();
         Site {
             operands: ids.iter().copied().map(handle).collect(),
-            wanted: ids.iter().map(|id| active[id.index as usize]).collect(),
+            wanted: active.iter().map(|active| active.contains(&true)).collect(),
+            active,
             instruction,
             result: handle(id),
-            derivative,
+            derivative: cotangent.iter().copied().flatten().next().unwrap_or(self.failed()),
+            cotangent,
         }
     }
 }
@@ -143,12 +161,32 @@ fn is_float(dtype: DType) -> bool {
 }
 
 impl<'b> Site<'b> {
+    /// The derivatives by the operands.
+    #[track_caller]
+    fn cotangents(&self) -> Result<Vec<Cotangent<'b>>, String> {
+        match self.instruction.opcode.as_str() {
+            "tuple" => Ok(self.cotangent.iter().map(|&part| vec![part]).collect()),
+            "get-tuple-element" => {
+                let index = self.instruction.tuple_index as usize;
+                let mut cotangent = vec![None; index + 1];
+                cotangent[index] = Some(self.derivative);
+                Ok(vec![cotangent])
+            }
+            "while" => self.turns(),
+            "conditional" => self.branches(),
+            "call" => self.parts(),
+            _ => Ok(self.derivatives()?.into_iter().map(|derivative| vec![derivative]).collect()),
+        }
+    }
+
     #[track_caller]
     fn derivatives(&self) -> Derivatives<'b> {
         match self.instruction.opcode.as_str() {
             "dot" => Ok(self.dot()),
             "convolution" => self.convolution(),
             "reduce" => self.reduce(),
+            "reduce-window" => self.reduce_window(),
+            "sort" => self.sort(),
             "gather" => Ok(self.gather()),
             "scatter" => self.scatter(),
             "broadcast"
@@ -160,16 +198,8 @@ impl<'b> Site<'b> {
             | "reverse"
             | "dynamic-slice"
             | "dynamic-update-slice" => Ok(self.movement()),
-            "custom-call" if self.instruction.details().custom_call_target == "Sharding" => {
-                let sharding = (*self.instruction.sharding).clone();
-                let derivative = self.derivative;
-                Ok(vec![Some(derivative.resharded("Sharding", derivative.shape(), sharding))])
-            }
-            "get-tuple-element" => {
-                let of = self.operands.first().and_then(|operand| operand.id);
-                let opcode = of.map(|id| self.result.builder.graph().instruction(id).opcode.clone());
-                Err(not_differentiable(&opcode.unwrap_or_default()))
-            }
+            "custom-call" => self.border(),
+            "all-reduce" | "all-gather" | "reduce-scatter" | "all-to-all" | "collective-permute" => self.collective(),
             _ => self.elementwise(),
         }
     }

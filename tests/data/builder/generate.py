@@ -3,11 +3,16 @@
 Arrays are named CASE.inI and CASE.outI. Run: python generate.py
 """
 
+import os
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+
 import numpy as np
 
 import jax
 import jax.numpy as jnp
 from jax import lax, nn, random
+from jax.sharding import Mesh, PartitionSpec as P
 
 cases = {}
 rng = np.random.default_rng(0)
@@ -162,6 +167,85 @@ def numbers():
 
 
 case("random", numbers)
+
+
+
+def scans(w, state, inputs, scale):
+    def cell(state, input):
+        next = jnp.tanh(w @ state + input) * scale
+        return next, (next.sum(), input * next)
+
+    last, (sums, products) = lax.scan(cell, state, inputs)
+    power = lax.fori_loop(2, 5, lambda i, s: jnp.sin(s) * s + i * scale, state)
+
+    def outer(state, input):
+        inner, all = lax.scan(lambda s, x: (jnp.cos(s * x) + w[0], s * s), state, jnp.stack([input, input * scale]))
+        return inner * state, all
+
+    nested, squares = lax.scan(outer, state, inputs)
+    chosen, _ = lax.scan(lambda s, x: (lax.cond(x[0] > 0, lambda: jnp.exp(-s) * w[1], lambda: s * x), None), state, inputs)
+    return weighted(last, sums, products, power, nested, squares, chosen)
+
+
+case("scans", with_gradients(scans, 4), 0.4 * floats(4, 4), floats(4), floats(6, 4), np.float32(0.9))
+
+
+def branches(x, y, z, n):
+    both = [lax.cond(n > k, lambda: jnp.sin(x) * y, lambda: jnp.exp(y) / (1 + z * z)) for k in (2, 9)]
+    return weighted(*both)
+
+
+case("branches", with_gradients(branches, 3), floats(3), floats(3), floats(3), np.int32(5))
+
+
+def orders(x, y, zeros):
+    first, second = lax.sort((x, y), dimension=1, num_keys=1)
+    top, at = lax.top_k(x, 2)
+    return weighted(
+        jnp.sort(x, 0), first, second * y, top, at.astype(jnp.float32), jnp.cumsum(x, 1), zeros.prod(1), zeros.prod(), y.prod((0, 2)),
+        lax.reduce_window(y, 0.0, lax.add, (1, 2, 2), (1, 2, 1), ((0, 0), (1, 0), (0, 2))))
+
+
+case("orders", with_gradients(orders, 3), floats(3, 4, 5), floats(3, 4, 5), rng.integers(0, 4, (5, 4)).astype(np.float32))
+
+
+def outside(table, updates, indices):
+    rows = table[jnp.clip(indices, 0, 3)]
+    numbers = lax.ScatterDimensionNumbers(update_window_dims=(1,), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,))
+    added = lax.scatter_add(table, indices[:, None], updates * 2, numbers, mode="drop")
+    pairs = jnp.stack([indices, indices - 1], 1)
+    numbers = lax.ScatterDimensionNumbers(
+        update_window_dims=(), inserted_window_dims=(0, 1), scatter_dims_to_operand_dims=(0, 1))
+    single = lax.scatter_add(table, pairs, updates[:, 0], numbers, mode="drop")
+    return weighted(rows, added, single)
+
+
+case("outside", with_gradients(outside, 2), floats(4, 3), floats(6, 3), np.array([-2, 0, 3, 1, 7, 1], np.int32))
+
+mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("x", "y"))
+
+
+def manual(x, w, scale):
+    def part(x, w, scale):
+        place = lax.axis_index("y").astype(jnp.float32)
+        h = jnp.tanh(x @ w * scale) + place
+        whole = lax.all_gather(h, "x", axis=0, tiled=True)
+        share = lax.psum_scatter(whole * whole, "y", scatter_dimension=1, tiled=True)
+        moved = lax.ppermute(jnp.sin(h), "x", [(0, 1)])
+        turned = lax.all_to_all(h, "y", split_axis=0, concat_axis=1, tiled=True)
+
+        def ring(i, s):
+            return lax.ppermute(s * h[0], "y", [(0, 1), (1, 0)]) * jnp.cos(s)
+
+        looped = lax.fori_loop(0, 3, ring, h[1])
+        return lax.psum(h, "y").sum(0), share, moved, turned, lax.pmean(looped, ("x", "y"))
+
+    specs = (P("x", None), P(None, "y"), P())
+    results = (P("x"), P(None, "y"), P("x", "y"), P("x", "y"), P())
+    return weighted(*jax.shard_map(part, mesh=mesh, in_specs=specs, out_specs=results, check_vma=False)(x, w, scale))
+
+
+case("manual", with_gradients(manual, 3), floats(4, 3), floats(3, 8), np.float32(0.7))
 
 np.savez_compressed("jax_values.npz", **cases)
 print(f"{len(cases)} arrays")

@@ -1,11 +1,14 @@
 //! The instructions so far, in their computations.
 
+mod order;
+mod saved;
+
 use std::collections::{HashMap, HashSet};
 use std::panic::Location;
 
 use super::BuildError;
 use crate::hlo::{infer_shape, shape, verify_instruction};
-use crate::mesh::Mesh;
+use crate::mesh::{Mesh, PartitionSpec};
 use crate::proto::{
     HloComputationProto, HloInstructionCommon, HloInstructionProto, OpMetadata, OpSharding, ProgramShapeProto,
     ShapeProto,
@@ -37,9 +40,23 @@ pub(super) struct Computation {
     is_open: bool,
     /// Values from around it, in the order of the parameter's elements, and their stand-ins.
     pub captures: Vec<(OpId, OpId)>,
-    constants: HashMap<OpId, OpId>,
+    /// Values of other computations that are computed again here.
+    copies: HashMap<OpId, OpId>,
     /// The mesh of whose devices one runs it.
     pub mesh: Option<Mesh>,
+    /// The loop, branch or call that runs it.
+    caller: Option<OpId>,
+    /// What it computes derivatives of.
+    reverse: Option<saved::Reverse>,
+    /// Values of it that the instruction which runs it returns for the derivatives, and where those are then.
+    saved: HashMap<OpId, OpId>,
+}
+
+/// How often a loop runs, and where its counter, the first element of its state, begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turns {
+    pub start: i32,
+    pub count: i32,
 }
 
 /// A program that is being built.
@@ -56,6 +73,10 @@ pub(super) struct Graph {
     open: Vec<u32>,
     /// Computations of the usual reductions, by opcode and element type.
     pub reducers: HashMap<(String, i32), u32>,
+    /// Loops of which it is known how often they run.
+    pub loops: HashMap<OpId, Turns>,
+    /// The borders of manual regions, where arrays become parts of them and back: how they are cut.
+    pub borders: HashMap<OpId, (Mesh, PartitionSpec)>,
     next_name: u64,
 }
 
@@ -69,6 +90,8 @@ impl Graph {
             computations: Vec::new(),
             open: Vec::new(),
             reducers: HashMap::new(),
+            loops: HashMap::new(),
+            borders: HashMap::new(),
             next_name: 0,
         };
         graph.open("main", Scope::Entry, None);
@@ -96,7 +119,32 @@ impl Graph {
     /// The place of an instruction's operand.
     pub fn operand(&self, id: OpId, operand: usize) -> Option<OpId> {
         let operand = *self.instruction(id).operand_ids.get(operand)?;
-        Some(OpId { index: (operand & i64::from(u32::MAX)) as u32, ..id })
+        Some(OpId { index: order::index_of(operand) as u32, ..id })
+    }
+
+    /// What a value was computed from in its computation, each after what it was computed from itself; the value is the last.
+    pub fn ancestors(&self, last: OpId) -> Vec<OpId> {
+        let instructions = &self.computations[last.computation as usize].proto.instructions;
+        let order = order::ordered(instructions, &[last.index as usize], |_| false);
+        order.into_iter().map(|index| OpId { index: index as u32, ..last }).collect()
+    }
+
+    /// The result of a computation that is over.
+    pub fn root(&self, computation: u32) -> OpId {
+        let root = self.computations[computation as usize].proto.root_id;
+        OpId { computation, index: order::index_of(root) as u32 }
+    }
+
+    /// The computations that an instruction calls.
+    pub fn called(&self, id: OpId) -> Vec<u32> {
+        self.instruction(id).called_computation_ids.iter().map(|&called| (called - 1) as u32).collect()
+    }
+
+    /// The parameters of a computation.
+    pub fn parameters(&self, computation: u32) -> Vec<OpId> {
+        let instructions = (0..).zip(&self.computations[computation as usize].proto.instructions);
+        let parameters = instructions.filter(|(_, instruction)| instruction.opcode == "parameter");
+        parameters.map(|(index, _)| OpId { computation, index }).collect()
     }
 
     /// The mesh of the manual region that is being built.
@@ -112,8 +160,17 @@ impl Graph {
             id: i64::from(index) + 1,
             ..HloComputationProto::default()
         };
-        let (captures, constants) = (Vec::new(), HashMap::new());
-        self.computations.push(Computation { proto, scope, is_open: true, captures, constants, mesh });
+        self.computations.push(Computation {
+            proto,
+            scope,
+            is_open: true,
+            captures: Vec::new(),
+            copies: HashMap::new(),
+            mesh,
+            caller: None,
+            reverse: None,
+            saved: HashMap::new(),
+        });
         self.open.push(index);
         index
     }
@@ -181,7 +238,11 @@ impl Graph {
         let operands =
             operands.iter().map(|&operand| self.import_here(operand, location)).collect::<Result<Vec<_>, _>>()?;
         let name = instruction.opcode.clone();
-        self.insert(self.current(), &name, instruction, &operands, called, location)
+        let pushed = self.insert(self.current(), &name, instruction, &operands, called, location)?;
+        for &called in called {
+            self.computations[called as usize].caller = Some(pushed);
+        }
+        Ok(pushed)
     }
 
     fn insert(
@@ -230,37 +291,62 @@ impl Graph {
         }
         let from = &self.computations[id.computation as usize];
         let instruction = &from.proto.instructions[id.index as usize];
-        if !from.is_open {
+        let into = &self.computations[here as usize];
+        let is_forward = into.reverse.as_ref().is_some_and(|reverse| reverse.forward == id.computation);
+        if !is_forward && !self.reaches(level, id.computation) {
             return Err(format!(
                 "'{}' belongs to '{}', which is over: what is needed of it must be its result",
                 instruction.name, from.proto.name
             ));
         }
-        let into = &self.computations[here as usize];
-        if let Some(&known) = into.constants.get(&id) {
+        if let Some(&known) = into.copies.get(&id) {
             return Ok(known);
         }
         if instruction.opcode == "constant" {
-            let copy = HloInstructionProto::from(HloInstructionCommon {
-                opcode: "constant".to_owned(),
-                shape: instruction.shape.clone(),
-                literal: instruction.literal.clone(),
-                ..Default::default()
-            });
-            let copied = self.insert(here, "constant", copy, &[], &[], location)?;
-            self.computations[here as usize].constants.insert(id, copied);
+            let copied = self.copy_to(here, id, &[], location)?;
+            self.computations[here as usize].copies.insert(id, copied);
             return Ok(copied);
+        }
+        if is_forward {
+            let recalled = self.recall(level, id, location)?;
+            self.computations[here as usize].copies.insert(id, recalled);
+            return Ok(recalled);
         }
         match into.scope {
             Scope::Body { fixed } => {
                 let outer = self.import(level - 1, id, location)?;
                 self.capture(here, fixed, outer, location)
             }
+            Scope::Function if into.reverse.is_some() => {
+                let outer = self.import(level - 1, id, location)?;
+                self.take(here, outer, location)
+            }
             _ => Err(format!(
                 "'{}' uses '{}' from outside, and only constants can be: pass it as an argument",
                 into.proto.name, instruction.name
             )),
         }
+    }
+
+    /// Whether a computation around the one at this level is this one, or computes its derivatives.
+    fn reaches(&self, level: usize, computation: u32) -> bool {
+        self.open[..level].iter().any(|&around| {
+            let reverse = &self.computations[around as usize].reverse;
+            around == computation || reverse.as_ref().is_some_and(|reverse| reverse.forward == computation)
+        })
+    }
+
+    /// The same instruction in another computation, of these operands.
+    fn copy_to(
+        &mut self,
+        computation: u32,
+        id: OpId,
+        operands: &[OpId],
+        location: &'static Location<'static>,
+    ) -> Result<OpId, String> {
+        let instruction = self.instruction(id).clone();
+        let name = instruction.opcode.clone();
+        self.insert(computation, &name, instruction, operands, &[], location)
     }
 
     /// Makes a value of the computation around it one more element of the computation's parameter.
@@ -300,6 +386,43 @@ impl Graph {
     ) -> Result<(), String> {
         let Scope::Body { fixed } = self.computations[computation as usize].scope else { return Ok(()) };
         captures.iter().try_for_each(|&(outer, _)| self.capture(computation, fixed, outer, location).map(drop))
+    }
+
+    /// Makes a value of the computation around a function one more argument of it.
+    fn take(&mut self, computation: u32, outer: OpId, location: &'static Location<'static>) -> Result<OpId, String> {
+        let captures = &self.computations[computation as usize].captures;
+        if let Some(&(_, inner)) = captures.iter().find(|(captured, _)| *captured == outer) {
+            return Ok(inner);
+        }
+        let shape = (*self.instruction(outer).shape).clone();
+        let numbered = self.numbered(computation, parameter(shape));
+        let inner = self.insert(computation, "captured", numbered, &[], &[], location)?;
+        self.computations[computation as usize].captures.push((outer, inner));
+        Ok(inner)
+    }
+
+    /// A copy of a function that is over, with two more parameters that it does not use.
+    pub fn with_two_more(
+        &mut self,
+        function: u32,
+        shape: &ShapeProto,
+        location: &'static Location<'static>,
+    ) -> Result<u32, String> {
+        let (copied, root) = (self.computations[function as usize].proto.instructions.clone(), self.root(function));
+        let copy = self.open("less", Scope::Function, None);
+        for instruction in copied {
+            let (name, operands) = (instruction.opcode.clone(), instruction.operand_ids.clone());
+            let operands: Vec<OpId> = operands
+                .into_iter()
+                .map(|operand| OpId { computation: copy, index: order::index_of(operand) as u32 })
+                .collect();
+            self.insert(copy, &name, instruction, &operands, &[], location)?;
+        }
+        for _ in 0..2 {
+            self.argument(shape.clone(), location)?;
+        }
+        self.close(copy, Some(OpId { computation: copy, ..root }));
+        Ok(copy)
     }
 
     /// Gives a computation that is over a parameter with more elements than it uses.
@@ -348,8 +471,8 @@ impl Graph {
             ..Default::default()
         });
         entry.root_id = root.id;
-        entry.program_shape = Some(program_shape(&entry.instructions, (*root.shape).clone())).into();
         entry.instructions.push(root);
+        order::put_in_order(&mut entry);
         let donations = self.donations(&entry, results);
         let mut computations = Vec::new();
         let mut listed = HashSet::new();
@@ -366,9 +489,10 @@ impl Graph {
     ) {
         for id in caller.instructions.iter().flat_map(|instruction| &instruction.called_computation_ids) {
             if listed.insert(*id) {
-                let called = &self.computations[(*id - 1) as usize].proto;
-                self.list_called(called, listed, computations);
-                computations.push(called.clone());
+                let mut called = self.computations[(*id - 1) as usize].proto.clone();
+                order::put_in_order(&mut called);
+                self.list_called(&called, listed, computations);
+                computations.push(called);
             }
         }
     }
