@@ -2,7 +2,7 @@
 //!
 //! Both ends show a certificate of the job's own authority ([`Identity`]), so that nobody else comes past the handshake.
 //! Whether a certificate names the host that shows it does not matter: processes prove the job's secret over every
-//! connection as well, and what they prove it with is bound to the connection ([`Channel::binding`]), so that whoever
+//! connection as well, and what they prove it with is bound to the connection, so that whoever
 //! stands in between cannot pass it on.
 
 mod identity;
