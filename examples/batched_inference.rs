@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver};
 
 use model::{Alphabet, Gpt};
-use spmd_run::builder::{Builder, Op};
+use spmd_run::builder::Builder;
 use spmd_run::checkpoint::Checkpoints;
 use spmd_run::dtype::DType::{F32, S32};
 use spmd_run::hlo::HloModule;

@@ -22,14 +22,14 @@ fn process(address: &str, index: &str, options: &[&str]) -> Child {
     command.spawn().expect("spmd-run starts")
 }
 
-/// As many connections as are asked for (`SPMD_TEST_STRANGERS`) and this process may have.
+/// As many connections as are asked for (`SPMD_TEST_STRANGERS`) and this process may have, twice.
 fn crowd() -> usize {
     let asked = std::env::var("SPMD_TEST_STRANGERS").map_or(500, |count| count.parse().expect("a number"));
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let wanted = asked as u64 + 200;
+    let wanted = 2 * asked as u64 + 200;
     let raised = maximum.map_or(wanted, |maximum| maximum.min(wanted)).max(current.unwrap_or(wanted));
     let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum });
-    asked.min(raised as usize - 200)
+    asked.min((raised as usize - 200) / 2)
 }
 
 /// Connections that say nothing, a little, or too much.

@@ -24,6 +24,7 @@ pub struct Weight {
     /// Which axes of the mesh cut it: heads and hidden units lie over "model", as in Megatron-LM (2019).
     pub spec: PartitionSpec,
     /// The standard deviation of what it begins with; scales of norms begin as ones.
+    #[allow(dead_code, reason = "inference begins with what was trained")]
     pub deviation: Option<f64>,
 }
 

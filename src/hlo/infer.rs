@@ -32,7 +32,12 @@ pub(super) fn infer(
         Rule::IsFinite => with_type(first()?, Some(DType::Pred)),
         Rule::Compare => with_type(&elementwise(operands)?, Some(DType::Pred)),
         Rule::Complex => with_type(&elementwise(operands)?, complex(dtype(first()?))),
-        Rule::AfterAll => Ok(token()),
+        Rule::AfterAll | Rule::Outfeed | Rule::SendDone => Ok(token()),
+        Rule::Send => Ok(in_transfer(first()?)),
+        Rule::RecvDone => {
+            let received = first()?.tuple_shapes.first().ok_or("recv-done takes the tuple that recv returns")?;
+            Ok(tuple(vec![received.clone(), token()]))
+        }
         Rule::DeviceId => Ok(scalar(DType::U32)),
         Rule::GetDimensionSize => Ok(scalar(DType::S32)),
         Rule::BatchNorm => Ok(tuple([first()?, operand(1)?, operand(1)?].map(Clone::clone).to_vec())),
@@ -45,7 +50,7 @@ pub(super) fn infer(
         Rule::Concatenate => concatenate(operands, &instruction.dimensions),
         Rule::Transpose => transpose(first()?, &instruction.dimensions),
         Rule::Reduce => reduce(instruction, first()?, called()?),
-        Rule::ReduceWindow => reduce_window(instruction, first()?, called()?),
+        Rule::ReduceWindow => reduce_window(instruction, operands),
         Rule::Dot => dot(first()?, operand(1)?, &instruction.dot_dimension_numbers),
         Rule::Convolution => convolution(first()?, operand(1)?, instruction),
         Rule::Gather => gather(
@@ -78,9 +83,19 @@ fn reduce(instruction: &HloInstructionProto, operand: &ShapeProto, called: &Shap
     over_results(called, |element| with_dims(element, operand, &kept))
 }
 
-fn reduce_window(instruction: &HloInstructionProto, operand: &ShapeProto, called: &ShapeProto) -> Inferred {
-    let sizes = windowed(&operand.dimensions, &instruction.details().window.dimensions)?;
-    over_results(called, |element| Ok(array(element, &sizes)))
+/// Its elements are of the initial values' types.
+fn reduce_window(instruction: &HloInstructionProto, operands: &[&ShapeProto]) -> Inferred {
+    let (arrays, inits) = operands.split_at(operands.len() / 2);
+    let dims = arrays.first().map_or(&[][..], |operand| &operand.dimensions);
+    let sizes = windowed(dims, &instruction.details().window.dimensions)?;
+    let shapes: Vec<ShapeProto> =
+        inits.iter().map(|init| Ok(array(element_type(init)?, &sizes))).collect::<Result<_, String>>()?;
+    Ok(one_or_tuple(&shapes.iter().collect::<Vec<_>>()))
+}
+
+/// What send and recv return until they are done: the data, and what tells the transfer from others.
+pub(super) fn in_transfer(data: &ShapeProto) -> ShapeProto {
+    tuple(vec![data.clone(), scalar(DType::U32), token()])
 }
 
 /// The shape that `shape` makes of the element type that the called computation returns, for each of them.

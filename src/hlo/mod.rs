@@ -96,6 +96,18 @@ pub struct ModuleConfig {
     pub is_scheduled: bool,
 }
 
+impl ModuleConfig {
+    /// Whether the header sets anything over which XLA forgets how the instructions lay out arguments and results: they
+    /// are row-major then unless the header says otherwise.
+    fn ignores_instruction_layouts(&self) -> bool {
+        let several = |count: Option<i64>| count.is_some_and(|count| count > 1);
+        several(self.replica_count)
+            || several(self.num_partitions)
+            || !self.allow_spmd_sharding_propagation_to_parameters.is_empty()
+            || !self.allow_spmd_sharding_propagation_to_output.is_empty()
+    }
+}
+
 /// A program as it was loaded.
 #[allow(clippy::large_enum_variant, reason = "there are never many of them, and they are not moved much")]
 #[derive(Clone, Debug)]

@@ -1,5 +1,7 @@
 //! Asynchronous chains: async-start, async-update, async-done, and `slice-start` for a slice inside of them.
 
+use std::collections::HashSet;
+
 use buffa::ProtoBox;
 
 use super::Parser;
@@ -96,11 +98,12 @@ impl<'a> Parser<'a> {
     pub(super) fn set_execution_thread(&mut self, start: usize, proto: &HloInstructionProto) -> Result<()> {
         let thread = &proto.details().async_execution_thread;
         let mut pending = proto.called_computation_ids.clone();
+        let mut seen = HashSet::new();
         while let Some(id) = pending.pop() {
-            let computation = &mut self.computations[id as usize];
-            if computation.execution_thread == *thread {
+            if !seen.insert(id) {
                 continue;
             }
+            let computation = &mut self.computations[id as usize];
             computation.execution_thread.clone_from(thread);
             let cost = computation.instructions.len();
             let calls = computation.instructions.iter().filter(|call| !call.opcode.starts_with("async-"));

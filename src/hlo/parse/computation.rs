@@ -25,6 +25,8 @@ pub(super) struct Scope<'a> {
     /// Which async-start an asynchronous instruction continues.
     async_starts: Map<u32, u32>,
     pub(super) root: Option<u32>,
+    /// The constants whose values the text leaves out.
+    pub(super) elided: Vec<u32>,
     /// Operands that are not defined become parameters: the text is a lone instruction.
     pub(super) invents_parameters: bool,
 }
@@ -252,6 +254,8 @@ impl<'a> Parser<'a> {
             instruction.operand_ids.iter_mut().for_each(|id| *id += base);
             instruction.control_predecessor_ids.iter_mut().for_each(|id| *id += base);
         }
+        let elided = scope.elided.drain(..).map(|index| scope.instructions[index as usize].name.clone());
+        self.elided.names.extend(elided);
         let is_large = scope.is_large();
         let instructions = if is_large {
             std::mem::take(&mut scope.instructions)

@@ -9,7 +9,7 @@ use super::attr::AttrSet;
 use super::computation::Scope;
 use super::cursor::fail;
 use super::error::{Result, hint};
-use super::infer::infer;
+use super::infer::{in_transfer, infer};
 use super::opcode::{Opcode, Rule};
 use crate::hlo::shape::{compatible, leaves, text_without_layout};
 use crate::proto::{DotDimensionNumbers, HloInstructionProto, ShapeProto, Shared};
@@ -128,9 +128,13 @@ impl<'a> Parser<'a> {
         self.set_defaults(scope, &mut draft)?;
         // What the draft holds is large; it is moved once, to its place in the computation.
         let Draft { start, opcode, ref mut shape, ref mut proto, .. } = draft;
-        proto.shape = match shape.take() {
-            Some(shape) => MessageField::from_pointer(shape),
-            None => self.inferred_shape(scope, start, opcode, proto)?.into(),
+        proto.shape = match (opcode.rule, shape.take()) {
+            (Rule::Recv, Some(shape)) => received(start, &shape)?.into(),
+            // These are as XLA makes them, whatever the text says.
+            (Rule::Outfeed | Rule::RecvDone | Rule::Send | Rule::SendDone, _) | (_, None) => {
+                self.inferred_shape(scope, start, opcode, proto)?.into()
+            }
+            (_, Some(shape)) => MessageField::from_pointer(shape),
         };
         if let Some(sharding) = proto.sharding.take() {
             proto.sharding = self.spread_over_tuple(start, sharding, &proto.shape)?.into();
@@ -154,10 +158,10 @@ impl<'a> Parser<'a> {
                 return Err(fail(start, message));
             }
         }
-        if std::mem::take(&mut self.elided.last) {
-            self.elided.names.push(draft.name.clone().into_owned());
-        }
         let index = scope.push(draft.name, start, draft.proto);
+        if std::mem::take(&mut self.elided.last) {
+            scope.elided.push(index);
+        }
         if let Some(start) = async_start {
             scope.continue_async(index, start.unwrap_or(index));
         }
@@ -174,7 +178,19 @@ impl<'a> Parser<'a> {
         let operands = scope.operand_shapes(proto);
         let cost: usize = operands.iter().copied().chain(self.called_result(proto)).map(shape_cost).sum();
         self.charge(start, 1 + cost)?;
-        infer(opcode, proto, &operands, self.called_result(proto)).map_err(|message| fail(start, message))
+        let mut shape =
+            infer(opcode, proto, &operands, self.called_result(proto)).map_err(|message| fail(start, message))?;
+        if opcode.rule == Rule::Transpose {
+            // Where nobody says how it lies in memory, it lies as its operand does.
+            let mut places = vec![0; proto.dimensions.len()];
+            for (place, &dim) in (0..).zip(&proto.dimensions) {
+                places[dim as usize] = place;
+            }
+            let order = &operands[0].layout.minor_to_major;
+            shape.layout.get_or_insert_default().minor_to_major =
+                order.iter().map(|&dim| places[dim as usize]).collect();
+        }
+        Ok(shape)
     }
 
     /// The result of the first computation that an instruction calls.
@@ -293,6 +309,13 @@ impl<'a> Parser<'a> {
         scope.define(name, start, index)?;
         Ok(index)
     }
+}
+
+/// The shape of a recv, of whose declared shape only the first element counts.
+fn received(start: usize, declared: &ShapeProto) -> Result<ShapeProto> {
+    let data =
+        declared.tuple_shapes.first().ok_or_else(|| fail(start, "a recv has the shape (DATA, u32[], token[])"))?;
+    Ok(in_transfer(data))
 }
 
 /// What copying a shape costs, in the unit of [`Parser::charge`].

@@ -13,7 +13,7 @@ use crate::proto::{LiteralProto, ShapeProto};
 /// Constants whose values the text leaves out, and the filler they get.
 #[derive(Default)]
 pub(super) struct Elided {
-    /// The instructions' names.
+    /// The constants' names in the module.
     pub(super) names: Vec<String>,
     /// Whether the last literal was one.
     pub(super) last: bool,

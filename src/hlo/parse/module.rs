@@ -60,8 +60,8 @@ impl<'a> Parser<'a> {
         }
         if proto.host_program_shape.is_unset() {
             proto.host_program_shape = entry.program_shape.clone();
-            if lone {
-                // Its arguments and its result are laid out as if the text did not say.
+            if lone || config.ignores_instruction_layouts() {
+                // XLA then lays out arguments and results as if their instructions did not say how.
                 let shape = proto.host_program_shape.get_or_insert_default();
                 shape.parameters.iter_mut().for_each(lay_out_row_major);
                 lay_out_row_major(shape.result.get_or_insert_default());
@@ -260,7 +260,6 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// The order of the text. Fusions have no schedule of their own.
 fn lay_out_row_major(shape: &mut ShapeProto) {
     if let Some(layout) = shape.layout.as_option_mut() {
         let element_size_in_bits = layout.element_size_in_bits;
@@ -269,6 +268,7 @@ fn lay_out_row_major(shape: &mut ShapeProto) {
     shape.tuple_shapes.iter_mut().for_each(lay_out_row_major);
 }
 
+/// The order of the text. Fusions have no schedule of their own.
 fn schedule(computations: &[HloComputationProto]) -> HloScheduleProto {
     let sequences = computations.iter().filter(|computation| !computation.is_fusion_computation).map(|computation| {
         let instruction_ids = computation.instructions.iter().map(|instruction| instruction.id).collect();

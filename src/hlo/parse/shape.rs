@@ -23,9 +23,18 @@ impl<'a> Parser<'a> {
         }
         match self.peek_word() {
             Some("b") => self.word_is_followed_by(b'(') || self.word_is_followed_by(b'['),
-            Some(_) => self.word_is_followed_by(b'['),
+            Some(word) => {
+                self.word_is_followed_by(b'[')
+                    || self.word_is_followed_by(b' ') && primitive_type(word).is_some() && self.bracket_is_next()
+            }
             None => false,
         }
+    }
+
+    /// Does a bracket follow on the word that stands here, with space before it?
+    fn bracket_is_next(&self) -> bool {
+        let mut ahead = self.cursor;
+        ahead.eat_name().is_some() && ahead.at(b'[')
     }
 
     /// A shape that may have been spelled the same before: it is read once then.

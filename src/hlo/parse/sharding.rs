@@ -155,7 +155,7 @@ impl<'a> Parser<'a> {
     fn named_sharding(&mut self) -> Result<NamedShardingProto> {
         let mesh = self.mesh()?;
         let mut sharding = NamedShardingProto::default();
-        if self.eat(b',') {
+        if self.eat(b',') || self.at(b'[') {
             self.named_sharding_start(&mesh, &mut sharding)?;
             while self.eat(b',') {
                 self.named_sharding_item(&mesh, &mut sharding)?;

@@ -11,7 +11,7 @@ mod tests;
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Write};
 
-use crate::hlo::{HloModule, literal, shape};
+use crate::hlo::{HloModule, ModuleConfig, literal, shape};
 use crate::proto::hlo_input_output_alias_proto::AliasEntryProto;
 use crate::proto::{HloComputationProto, HloInstructionProto, HloModuleProto, Kind, LiteralProto, ShapeProto};
 
@@ -60,7 +60,7 @@ fn header(module: &HloModule) -> String {
     if !donors.is_empty() {
         attributes.set("buffer_donor", format_args!("{{ {} }}", donors.join(", ")));
     }
-    if let Some(layout) = entry_layout(proto) {
+    if let Some(layout) = entry_layout(proto, config) {
         attributes.set("entry_computation_layout", format_args!("{{{layout}}}"));
     }
     let allow = [
@@ -89,7 +89,7 @@ fn alias(entry: &AliasEntryProto) -> String {
 }
 
 /// Layouts of the entry computation's parameters and result, unless they are the same as those of its instructions.
-fn entry_layout(proto: &HloModuleProto) -> Option<String> {
+fn entry_layout(proto: &HloModuleProto, config: &ModuleConfig) -> Option<String> {
     let program = &proto.host_program_shape;
     let entry = proto.computations.iter().find(|computation| computation.id == proto.entry_computation_id)?;
     let root = entry.instructions.iter().find(|instruction| instruction.id == entry.root_id)?;
@@ -97,7 +97,10 @@ fn entry_layout(proto: &HloModuleProto) -> Option<String> {
         let is_it = |i: &&HloInstructionProto| i.opcode == "parameter" && i.parameter_number == number as i64;
         entry.instructions.iter().find(is_it)
     };
-    let same = |a: &ShapeProto, b: &ShapeProto| shape::text_with_layout(a) == shape::text_with_layout(b);
+    let row_major = config.ignores_instruction_layouts();
+    let same = |a: &ShapeProto, b: &ShapeProto| {
+        shape::text_with_layout(a) == shape::text_with_layout(b) && (!row_major || shape::is_row_major(a))
+    };
     let follows = same(&program.result, &root.shape)
         && (program.parameters.iter().enumerate())
             .all(|(number, shape)| parameter(number).is_some_and(|instruction| same(shape, &instruction.shape)));

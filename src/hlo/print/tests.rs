@@ -184,6 +184,17 @@ fn an_origin_of_another_shape_stays() {
 fn what_is_elided_stays_so() {
     let text = "HloModule m\n\nENTRY %main {\n  ROOT %c = f32[2,3] constant({...})\n}\n";
     assert_eq!(round_trip(text), text);
+    // It is known by the name that it has in the end.
+    let text = "HloModule m ENTRY e { ROOT r = add(f32[2] constant({1, 2}), f32[2] constant({...})) }";
+    insta::assert_snapshot!(round_trip(text), @r"
+    HloModule m
+
+    ENTRY %e {
+      %constant.anon = f32[2] constant({1, 2})
+      %constant.anon.1 = f32[2] constant({...})
+      ROOT %r = f32[2] add(%constant.anon, %constant.anon.1)
+    }
+    ");
 }
 
 #[test]

@@ -21,12 +21,14 @@ pub(super) fn check(site: &Site, replicas: i64, partitions: i64) -> Check {
 }
 
 /// The control dependencies that XLA's first passes cannot keep, and end the process over: what they replace must not be
-/// a predecessor. Scheduled modules are past them.
+/// a predecessor or have one. Scheduled modules are past them.
 pub(super) fn check_order(site: &Site) -> Check {
     for before in &site.control_predecessors {
         let replaced = matches!(before.opcode.as_str(), "bitcast-convert" | "gather" | "scatter");
         ensure!(!replaced, "'{}', a {}, cannot be its control predecessor", before.name, before.opcode);
-        ensure!(site.instruction.opcode != "gather", "a gather cannot have a control predecessor, '{}'", before.name);
+        let opcode = site.instruction.opcode.as_str();
+        let is_replaced = opcode == "gather" || opcode == "bitcast-convert" && changes_width(site);
+        ensure!(!is_replaced, "a {opcode} cannot have a control predecessor, '{}'", before.name);
     }
     if !matches!(site.instruction.opcode.as_str(), "call" | "conditional") {
         return Ok(());
@@ -38,6 +40,11 @@ pub(super) fn check_order(site: &Site) -> Check {
         )),
         None => Ok(()),
     }
+}
+
+/// Bitcasts between element types of different sizes are written in terms of others.
+fn changes_width(site: &Site) -> bool {
+    site.operands.first().is_some_and(|operand| operand.shape.dimensions.len() != site.shape().dimensions.len())
 }
 
 /// The parts of some results must be taken one by one: XLA's rewrites of them know no other use.

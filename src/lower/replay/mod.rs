@@ -28,6 +28,9 @@ pub fn compiled_because(module: &HloModule) -> Option<&'static str> {
     opcodes.find_map(|opcode| match opcode {
         "bitcast" => Some("it has bitcasts"),
         "fusion" => Some("it has fusions"),
+        "async-start" | "all-gather-start" | "all-reduce-start" | "collective-permute-start" | "copy-start" => {
+            Some("it has asynchronous operations")
+        }
         _ => None,
     })
 }

@@ -313,5 +313,7 @@ fn dumps_are_told_apart() {
     };
     assert_eq!(because(", is_scheduled=true", "negate(p)"), Some("is_scheduled=true"));
     assert_eq!(because("", "bitcast(p)"), Some("it has bitcasts"));
+    let start = "negate(p)\n  s = ((f32[4]), f32[4]) negate-start(r)\n  d = f32[4] negate-done(s)";
+    assert_eq!(because("", start), Some("it has asynchronous operations"));
     assert_eq!(because("", "negate(p)"), None);
 }

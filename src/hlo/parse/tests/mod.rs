@@ -1,4 +1,5 @@
 mod messages;
+mod shapes;
 
 use super::*;
 use crate::hlo::shape::{text, text_with_layout};
@@ -370,7 +371,7 @@ fn shapes_that_are_left_out() {
     assert_eq!(inferred("select(q, a, a)"), "f32[2,3]");
     assert_eq!(inferred("dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}"), "f32[2,4]");
     assert_eq!(inferred("reduce(a, z), dimensions={0}, to_apply=sum"), "f32[3]");
-    assert_eq!(inferred("transpose(a), dimensions={1,0}"), "f32[3,2]");
+    assert_eq!(inferred("transpose(a), dimensions={1,0}"), "f32[3,2]{0,1}");
     assert_eq!(inferred("concatenate(a, a), dimensions={1}"), "f32[2,6]");
     assert_eq!(inferred("get-tuple-element(t), index=1"), "(s32[], pred[3])");
     assert_eq!(inferred("tuple(a, q)"), "(f32[2,3], pred[])");

@@ -4,6 +4,7 @@ mod sharding;
 mod whole;
 
 use super::*;
+use crate::dtype::DType;
 use crate::hlo::{parse, shape};
 use crate::proto::hlo_input_output_alias_proto::AliasEntryProto;
 use crate::proto::{HloModuleProto, HloScheduleProto, PrimitiveType, hlo_schedule_proto};

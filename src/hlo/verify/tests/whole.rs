@@ -101,6 +101,7 @@ fn control_dependencies_that_xla_loses_are_refused() {
     insta::assert_snapshot!(
         messages([
             "c = u16[4,2] bitcast-convert(x)\n ROOT r = f32[4] negate(x), control-predecessors={c}",
+            "ROOT r = u16[4,2] bitcast-convert(x), control-predecessors={x}",
             "ROOT g = f32[4] gather(m, i), offset_dims={0}, collapsed_slice_dims={0}, start_index_map={0}, \
              index_vector_dim=0, slice_sizes={1,4}, control-predecessors={x}",
         ]),
@@ -108,10 +109,13 @@ fn control_dependencies_that_xla_loses_are_refused() {
     c = u16[4,2] bitcast-convert(x)
      ROOT r = f32[4] negate(x), control-predecessors={c}
         'c', a bitcast-convert, cannot be its control predecessor
+    ROOT r = u16[4,2] bitcast-convert(x), control-predecessors={x}
+        a bitcast-convert cannot have a control predecessor, 'x.2'
     ROOT g = f32[4] gather(m, i), offset_dims={0}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=0, slice_sizes={1,4}, control-predecessors={x}
         a gather cannot have a control predecessor, 'x.2'
     "
     );
+    passes(&["ROOT r = u32[4] bitcast-convert(x), control-predecessors={x}"]);
     let text = "HloModule m
         called {
           x = f32[4] parameter(0)
@@ -122,6 +126,26 @@ fn control_dependencies_that_xla_loses_are_refused() {
           ROOT r = f32[4] call(x), to_apply=called
         }";
     insta::assert_snapshot!(message_of(&parse(text, "m").unwrap()), @"'called' has the parameter 'x' as a control predecessor, so it cannot be inlined");
+}
+
+/// Text cannot say these: XLA makes the shapes of transfers of their operands.
+#[test]
+fn transfers_have_the_shapes_of_what_they_carry() {
+    let changed = |lines: &str, shape: ShapeProto| {
+        let mut module = module(lines);
+        *instruction(&mut module.proto, "r").shape.get_or_insert_default() = shape;
+        message_of(&module)
+    };
+    let data = shape::array(DType::F32, &[4]);
+    insta::assert_snapshot!(
+        changed("ROOT r = (f32[4], u32[], token[]) recv(k)", data.clone()),
+        @"its shape is f32[4], and it must be a tuple of several parts: the data, u32[] and token[]"
+    );
+    let transfer = shape::tuple(vec![data, shape::scalar(DType::U32), shape::token()]);
+    insta::assert_snapshot!(
+        changed("ROOT r = send(m, k), channel_id=1", transfer),
+        @"what is sent has the shape f32[4], and it must be f32[2,4]"
+    );
 }
 
 #[test]
