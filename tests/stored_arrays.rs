@@ -35,7 +35,7 @@ fn parts_of_what_numpy_wrote() {
     }
     let array = open_npy(&numpy("bf16.npy")).unwrap();
     assert_eq!((array.dtype(), array.dims()), (None, &[3][..]));
-    assert_eq!(array.read(DType::BF16, &[3], &[1..3]).unwrap().to_string(), "[2.0 3.0]");
+    assert_eq!(array.read(DType::BF16, &[3], std::slice::from_ref(&(1..3))).unwrap().to_string(), "[2.0 3.0]");
 }
 
 #[test]
