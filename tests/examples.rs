@@ -117,16 +117,14 @@ fn a_gpt_learns_the_same_on_any_number_of_processes_and_answers_requests() {
     let losses = |outcome: &Outcome| -> Vec<f32> {
         outcome.stdout.lines().filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect()
     };
-    let alone = train_gpt(1, 1, &[]);
-    let spread = [(1, 4), (2, 2), (4, 1)].map(|(processes, devices)| train_gpt(processes, devices, &[]).stdout);
-    assert_eq!(spread[0], spread[1]);
-    assert_eq!(spread[0], spread[2]);
-    let pair = train_gpt(2, 1, &["--save", saved, "--plot", drawn]);
-    assert_eq!(losses(&alone).len(), 3, "{alone:?}");
-    for (other, expected) in losses(&pair).into_iter().chain(losses(&alone)).zip(losses(&alone).iter().cycle()) {
-        assert!((other - expected).abs() < 1e-5, "{other} {expected}");
+    let alone = losses(&train_gpt(1, 1, &[]));
+    let pairs = train_gpt(2, 2, &["--save", saved, "--plot", drawn]);
+    assert_eq!(train_gpt(4, 1, &[]).stdout, pairs.stdout);
+    assert_eq!((alone.len(), losses(&pairs).len()), (3, 3), "{pairs:?}");
+    for (found, expected) in losses(&pairs).into_iter().zip(&alone) {
+        assert!((found - expected).abs() < 1e-5, "{found} {expected}");
     }
-    assert!(losses(&alone).is_sorted_by(|a, b| a > b), "{alone:?}");
+    assert!(alone.is_sorted_by(|a, b| a > b), "{alone:?}");
     assert!(std::fs::read_to_string(curve).expect("the curve").contains("<polyline"));
 
     let requests = "ORLANDO\tWhat\n\nAll the world's a stage, and all the men and women merely players\n";
@@ -134,7 +132,6 @@ fn a_gpt_learns_the_same_on_any_number_of_processes_and_answers_requests() {
     let alone = answers(1, 1);
     let texts: Vec<String> = alone.lines().map(|line| serde_json::from_str(line).expect("a string")).collect();
     assert!(texts.len() == 3 && texts.iter().all(|text| text.len() == 32), "{alone}");
-    assert_eq!(answers(2, 2), alone);
     assert_eq!(answers(4, 1), alone);
 }
 
