@@ -11,9 +11,9 @@ use crate::runtime::{ArrayError, RuntimeError, WorldError};
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum CheckpointError {
     #[error(transparent)]
-    Array(#[from] ArrayError),
+    Array(Box<ArrayError>),
     #[error(transparent)]
-    Runtime(#[from] RuntimeError),
+    Runtime(Box<RuntimeError>),
     #[error(transparent)]
     World(#[from] WorldError),
     #[error(transparent)]
@@ -43,6 +43,18 @@ pub enum CheckpointError {
     Twice { name: String },
     #[error("the thread that writes checkpoints panicked")]
     Panicked,
+}
+
+impl From<ArrayError> for CheckpointError {
+    fn from(error: ArrayError) -> CheckpointError {
+        CheckpointError::Array(Box::new(error))
+    }
+}
+
+impl From<RuntimeError> for CheckpointError {
+    fn from(error: RuntimeError) -> CheckpointError {
+        CheckpointError::Runtime(Box::new(error))
+    }
 }
 
 impl CheckpointError {
