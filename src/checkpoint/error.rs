@@ -47,13 +47,13 @@ pub enum CheckpointError {
 
 impl From<ArrayError> for CheckpointError {
     fn from(error: ArrayError) -> CheckpointError {
-        CheckpointError::Array(error.into())
+        CheckpointError::Array(Box::new(error))
     }
 }
 
 impl From<RuntimeError> for CheckpointError {
     fn from(error: RuntimeError) -> CheckpointError {
-        CheckpointError::Runtime(error.into())
+        CheckpointError::Runtime(Box::new(error))
     }
 }
 

@@ -23,8 +23,8 @@ pub enum RuntimeError {
     Topology(#[from] TopologyError),
     #[error(transparent)]
     Disagreement(#[from] Disagreement),
-    #[error("{disagreement}\n{difference}")]
-    OtherProgram { disagreement: Disagreement, difference: String },
+    #[error("{0}")]
+    OtherProgram(String),
     #[error(transparent)]
     Plan(#[from] PlanError),
     #[error(transparent)]
@@ -116,7 +116,7 @@ impl RuntimeError {
             | RuntimeError::Mesh(_)
             | RuntimeError::Topology(_)
             | RuntimeError::Disagreement(_)
-            | RuntimeError::OtherProgram { .. }
+            | RuntimeError::OtherProgram(_)
             | RuntimeError::Transport(_) => true,
             // Collectives end with these.
             RuntimeError::Pjrt(error) => {

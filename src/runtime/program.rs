@@ -131,7 +131,7 @@ fn same_everywhere(runtime: &Runtime, source: &Source) -> Result<(), RuntimeErro
     match runtime.world.agree(&name, &[(format!("program {number}"), fact)]) {
         Err(RuntimeError::Disagreement(disagreement)) => {
             let difference = runtime.world.program_difference(&name, &disagreement, &bytes)?;
-            Err(RuntimeError::OtherProgram { disagreement, difference })
+            Err(RuntimeError::OtherProgram(format!("{disagreement}\n{difference}")))
         }
         outcome => outcome,
     }
