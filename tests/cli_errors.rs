@@ -204,6 +204,18 @@ fn plugins_that_are_missing_or_none() {
 }
 
 #[test]
+fn constants_without_values() {
+    let files = Files::new();
+    let text = "HloModule m\nENTRY e {\n  c = f32[9] constant({...})\n  d = f32[9] constant({...})\n  ROOT r = f32[9] add(c, d)\n}\n";
+    let program = files.with("elided.hlo", text);
+    let message =
+        "elided.hlo: the text leaves out the values of 'c' and 1 more constants ({...}), so results mean nothing";
+    fails(&files, &spmd_run(["--print", &program]), 1, &[message, "print_large_constants"]);
+    let timed = spmd_run(["--repeat", "2", &program]).success("steps without results");
+    assert!(timed.stderr.contains(message), "{}", timed.stderr);
+}
+
+#[test]
 fn wrong_usage() {
     let files = Files::new();
     let program = files.with("add.hlo", ADD);

@@ -6,7 +6,7 @@ mod outputs;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use spmd_run::hlo::{HloModule, Program};
@@ -182,11 +182,20 @@ impl Options {
         if let Program::Hlo(HloModule { elided_constants, .. }) = &program
             && let Some(name) = elided_constants.first()
         {
-            tracing::warn!(
-                "{}: the text leaves out the values of '{name}', as of {} constants in all: the results mean nothing",
-                self.program.name(),
-                elided_constants.len()
+            let others = match elided_constants.len() {
+                1 => String::new(),
+                count => format!(" and {} more constants", count - 1),
+            };
+            let problem = format!(
+                "{}: the text leaves out the values of '{name}'{others} ({{...}}), so results mean nothing: print it with \
+                 large constants (XLA's print_large_constants), or as a proto",
+                self.program.name()
             );
+            // Steps can be timed all the same.
+            if self.steps().gather {
+                return Err(Failure::program(anyhow!(problem)));
+            }
+            tracing::warn!("{problem}");
         }
         Ok((plan, program))
     }
