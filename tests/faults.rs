@@ -187,7 +187,8 @@ fn the_status_of_a_running_job_is_shown() {
     let start = Instant::now();
     let status = loop {
         let outcome = ask(&["--coordinator", &address]);
-        if outcome.stdout.contains("2 active") && !outcome.stdout.contains("moved      0 B") {
+        let has_begun = ["step       0,", "moved      0 B"].iter().all(|idle| !outcome.stdout.contains(idle));
+        if outcome.stdout.contains("2 active") && has_begun {
             break outcome.success("status");
         }
         assert!(start.elapsed() < Duration::from_secs(60), "{outcome:?}");
