@@ -1,10 +1,6 @@
 //! Names that are unique across a module.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
-use std::hash::BuildHasher;
-
-use foldhash::fast::RandomState;
 
 use super::Map;
 
@@ -13,23 +9,20 @@ use super::Map;
 /// HLO text scopes instruction names to their computation, the protobuf form wants them unique in the module.
 #[derive(Default)]
 pub(super) struct UniqueNames<'a> {
-    used: Used,
+    used: Map<(Cow<'a, str>, i64), ()>,
     /// The next number to try, for stems whose numbers have collided.
     next: Map<Cow<'a, str>, i64>,
 }
 
 impl<'a> UniqueNames<'a> {
     pub(super) fn with_capacity(names: usize) -> UniqueNames<'a> {
-        UniqueNames {
-            used: Used(HashSet::with_capacity_and_hasher(names, RandomState::default())),
-            next: Map::default(),
-        }
+        UniqueNames { used: Map::with_capacity_and_hasher(names, Default::default()), next: Map::default() }
     }
 
     pub(super) fn unique(&mut self, name: Cow<'a, str>) -> String {
         let name = sanitized(name);
         let (stem, given) = split_number(&name);
-        if self.used.insert(&stem, given.unwrap_or(0)) {
+        if self.used.insert((stem.clone(), given.unwrap_or(0)), ()).is_none() {
             return match given {
                 Some(number) => format_number(&name, &stem, number),
                 None => name.into_owned(),
@@ -39,24 +32,11 @@ impl<'a> UniqueNames<'a> {
         loop {
             let number = *next;
             *next += 1;
-            if self.used.insert(&stem, number) {
+            if self.used.insert((stem.clone(), number), ()).is_none() {
                 let bare = number == 0 && given.is_none();
                 return if bare { stem.into_owned() } else { format!("{stem}.{number}") };
             }
         }
-    }
-}
-
-/// The stems and numbers in use. Their hashes stand for them, because a table of the names of a large module is slow to fill:
-/// a name whose hash is there by chance is renumbered without need.
-#[derive(Default)]
-struct Used(HashSet<u64, RandomState>);
-
-impl Used {
-    /// False if it was there before.
-    fn insert(&mut self, stem: &str, number: i64) -> bool {
-        let hash = self.0.hasher().hash_one((stem, number));
-        self.0.insert(hash)
     }
 }
 
