@@ -83,15 +83,12 @@ impl Topology {
 
     /// How many slices the devices belong to.
     pub fn slice_count(&self) -> usize {
-        let slices = self.processes.iter().flat_map(|process| &process.devices).map(|device| device.slice_index);
-        slices.collect::<HashSet<_>>().len()
+        self.device_slices().into_iter().collect::<HashSet<_>>().len()
     }
 
     /// The slice of each device, by its id: what [`Mesh::hybrid`](crate::mesh::Mesh::hybrid) takes.
     pub fn device_slices(&self) -> Vec<u32> {
-        let mut devices: Vec<&Device> = self.processes.iter().flat_map(|process| &process.devices).collect();
-        devices.sort_by_key(|device| device.id);
-        devices.into_iter().map(|device| device.slice_index).collect()
+        self.processes.iter().flat_map(|process| &process.devices).map(|device| device.slice_index).collect()
     }
 
     /// The slice of each process.

@@ -11,7 +11,7 @@ use crate::collective::exchange::Exchange;
 use crate::collective::piece::Piece;
 use crate::collective::reduce::{Source, fold};
 use crate::collective::scratch::Scratch;
-use crate::transport::{Receive, Segment, TransportError};
+use crate::transport::{Receive, TransportError};
 
 use super::{Partial, Reduction, chunk, combined, is_wide, partial, scale, width};
 
@@ -97,12 +97,7 @@ impl<'a> Reduction<'a> {
                 } else if let Some((owner, receive)) = from_owners.pop_front() {
                     exchange.finish(owner, receive)?;
                 }
-                let results: Vec<IoSlice> = piece
-                    .iter()
-                    .map(|part| scale(&part.elements, self.dtype(part).size()))
-                    .zip(piece)
-                    .map(|(range, part)| IoSlice::new(calls[0].results[part.array].part(range)))
-                    .collect();
+                let results = self.result_slices(calls, piece);
                 let is_owner = round % islands.len() == island;
                 let others = counterparts.iter().filter(|_| is_owner).map(|(_, process)| *process);
                 for process in others.chain(mates.iter().map(|(mate, _)| *mate)) {
@@ -114,14 +109,6 @@ impl<'a> Reduction<'a> {
             }
         }
         Ok(())
-    }
-
-    fn result_segments(&self, calls: &mut [Call], piece: &Piece) -> Vec<Segment> {
-        let segment = |part: &super::Part| {
-            let range = scale(&part.elements, self.dtype(part).size());
-            Segment::new(calls[0].results[part.array].part_mut(range)).part_of_large(self.is_large)
-        };
-        piece.iter().map(segment).collect()
     }
 
     /// What the devices of this island contribute to a piece of an all-reduce that this process carries.

@@ -274,6 +274,24 @@ impl<'a> Reduction<'a> {
         to.try_for_each(|to| exchange.send(to.process, step, &slices))
     }
 
+    /// Where a piece of the first device's results is to be written.
+    fn result_segments(&self, calls: &mut [Call], piece: &Piece) -> Vec<Segment> {
+        let segment = |part: &Part| {
+            let range = scale(&part.elements, self.dtype(part).size());
+            Segment::new(calls[0].results[part.array].part_mut(range)).part_of_large(self.is_large)
+        };
+        piece.iter().map(segment).collect()
+    }
+
+    /// A piece of the first device's results.
+    fn result_slices<'c>(&self, calls: &'c [Call], piece: &Piece) -> Vec<IoSlice<'c>> {
+        let slice = |part: &Part| {
+            let range = scale(&part.elements, self.dtype(part).size());
+            IoSlice::new(calls[0].results[part.array].part(range))
+        };
+        piece.iter().map(slice).collect()
+    }
+
     fn give_to_all(
         &self,
         calls: &mut [Call],
@@ -433,11 +451,7 @@ impl<'a> Reduction<'a> {
             for (offset, part) in self.group.peers().enumerate() {
                 let Some(piece) = slices[(self.group.mine + 1 + offset) % count].get(round) else { continue };
                 self.give(calls, exchange, partial(round), piece, std::iter::once(part))?;
-                let results = piece.iter().map(|part| {
-                    let range = scale(&part.elements, self.dtype(part).size());
-                    Segment::new(calls[0].results[part.array].part_mut(range)).part_of_large(self.is_large)
-                });
-                let results = results.collect();
+                let results = self.result_segments(calls, piece);
                 // SAFETY: a piece of the results that nothing here touches any more once its partial result is sent.
                 incoming.push((part.process, unsafe { exchange.post(part.process, combined(round), results)? }));
             }
@@ -445,10 +459,7 @@ impl<'a> Reduction<'a> {
             let Some(piece) = mine.get(before) else { continue };
             self.combine_locally(calls, piece);
             self.combine(calls, exchange, before, piece)?;
-            let results = piece.iter().map(|part| {
-                IoSlice::new(calls[0].results[part.array].part(scale(&part.elements, self.dtype(part).size())))
-            });
-            let results: Vec<IoSlice> = results.collect();
+            let results = self.result_slices(calls, piece);
             for part in self.group.peers() {
                 exchange.send(part.process, combined(before), &results)?;
             }
