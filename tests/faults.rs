@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ::spmd_run::rendezvous::{JobId, JobToken};
-use harness::{Outcome, command, finish, run, spmd_run};
+use harness::{Outcome, command, fails, finish, run, spmd_run};
 
 /// A job that runs for minutes when nothing happens to it.
 const LONG: [&str; 3] = ["hlo/scan_layers.hlo", "--repeat", "1000000"];
@@ -52,10 +52,7 @@ fn is_alive(pid: u32) -> bool {
 
 #[track_caller]
 fn ended(outcome: &Outcome, code: i32, parts: &[&str], pids: &[u32]) {
-    assert_eq!(outcome.code, Some(code), "{}", outcome.stderr);
-    for part in parts {
-        assert!(outcome.stderr.contains(part), "no {part:?} in:\n{}", outcome.stderr);
-    }
+    fails(outcome, code, parts);
     for &pid in pids {
         assert!(!is_alive(pid), "process {pid} is left behind");
     }

@@ -6,20 +6,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use harness::Outcome;
+use harness::fails;
 use harness::job::{plan, signal, variables, words};
 use harness::ssh::SshServer;
 
 /// A job that runs for minutes when nothing happens to it.
 const LONG: [&str; 3] = ["hlo/scan_layers.hlo", "--repeat", "1000000"];
-
-#[track_caller]
-fn fails(outcome: &Outcome, code: i32, parts: &[&str]) {
-    assert_eq!(outcome.code, Some(code), "{}", outcome.stderr);
-    for part in parts {
-        assert!(outcome.stderr.contains(part), "no {part:?} in:\n{}", outcome.stderr);
-    }
-}
 
 #[test]
 fn processes_go_to_hosts_in_order() {

@@ -5,7 +5,7 @@ mod harness;
 use std::process::Command;
 use std::time::Duration;
 
-use harness::Outcome;
+use harness::fails;
 use harness::job::{Plan, plan};
 use harness::ssh::SshServer;
 
@@ -77,14 +77,6 @@ fn succeeds(command: &str) -> bool {
             eprintln!("{command}: {error}");
             false
         }
-    }
-}
-
-#[track_caller]
-fn fails(outcome: &Outcome, code: i32, parts: &[&str]) {
-    assert_eq!(outcome.code, Some(code), "{}", outcome.stderr);
-    for part in parts {
-        assert!(outcome.stderr.contains(part), "no {part:?} in:\n{}", outcome.stderr);
     }
 }
 

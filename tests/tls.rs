@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use harness::job::plan;
 use harness::relay::{Relay, Weather};
-use harness::{Outcome, command, finish, run, spmd_run};
+use harness::{command, fails, finish, run, spmd_run};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use spmd_run::rendezvous::JobToken;
 
@@ -25,14 +25,6 @@ const STEP: [&str; 9] = [
     "--atol",
     "1e-5",
 ];
-
-#[track_caller]
-fn says(outcome: &Outcome, code: i32, parts: &[&str]) {
-    assert_eq!(outcome.code, Some(code), "{}", outcome.stderr);
-    for part in parts {
-        assert!(outcome.stderr.contains(part), "no {part:?} in:\n{}", outcome.stderr);
-    }
-}
 
 fn free_address() -> String {
     TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("its address").to_string()
@@ -131,12 +123,12 @@ fn certificates_come_from_files() {
     first.success("process 0");
     second.success("process 1");
     let (first, second) = job("other");
-    says(
+    fails(
         &second,
         3,
         &["cannot talk to the coordinator at 127.0.0.1:", "its certificate is of another authority", "same ca.crt"],
     );
-    says(
+    fails(
         &first,
         3,
         &["refused a process from 127.0.0.1:", "certificate to be of another authority", "missing 1 of 2: process 1"],
@@ -154,7 +146,7 @@ fn certificates_come_from_files() {
     ];
     for (name, said) in cases {
         let outcome = spmd_run(["devices", "-n", "2", &tls(name)]);
-        says(&outcome, 2, &[said]);
+        fails(&outcome, 2, &[said]);
         assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
     }
 }
@@ -174,8 +166,8 @@ fn one_process_with_tls_and_one_without_are_told_so() {
         let devices = ["devices", "--rendezvous-timeout", "8"];
         let first = start(by_hand(&address, "0", &[&devices, first].concat()));
         let second = run(by_hand(&address, "1", &[&devices, second].concat()));
-        says(&second, 3, &["cannot talk to the coordinator at 127.0.0.1:", reason, "give --tls to all processes"]);
-        says(&finish(first), 3, &["refused a process from 127.0.0.1:", refusal, "missing 1 of 2: process 1"]);
+        fails(&second, 3, &["cannot talk to the coordinator at 127.0.0.1:", reason, "give --tls to all processes"]);
+        fails(&finish(first), 3, &["refused a process from 127.0.0.1:", refusal, "missing 1 of 2: process 1"]);
     }
 }
 
@@ -198,10 +190,10 @@ fn the_status_of_an_encrypted_job_is_for_those_with_its_token() {
         assert!(start.elapsed() < Duration::from_secs(60), "{}{}", outcome.stdout, outcome.stderr);
         std::thread::sleep(Duration::from_millis(100));
     }
-    says(&status(&[]), 3, &["it runs with --tls, this process without"]);
+    fails(&status(&[]), 3, &["it runs with --tls, this process without"]);
     let mut other = command(["status", "--coordinator", &address, "--tls"]);
     other.env(JobToken::VARIABLE, TOKEN.replace('0', "1"));
-    says(&run(other), 3, &["its certificate is of another authority"]);
+    fails(&run(other), 3, &["its certificate is of another authority"]);
     let kill = Command::new("kill").args(["-TERM", &processes[0].id().to_string()]).status();
     assert!(kill.expect("kill starts").success());
     for process in processes {
@@ -215,6 +207,6 @@ fn certificates_take_a_secret_that_cannot_be_guessed() {
     let mut short = command(place);
     short.env(JobToken::VARIABLE, "0123456789abcdef");
     for outcome in [run(short), spmd_run(place)] {
-        says(&outcome, 2, &["a secret of 32 characters or more", "openssl rand -hex 32", "--tls=DIR"]);
+        fails(&outcome, 2, &["a secret of 32 characters or more", "openssl rand -hex 32", "--tls=DIR"]);
     }
 }

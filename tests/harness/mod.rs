@@ -35,6 +35,15 @@ impl Outcome {
     }
 }
 
+/// Fails the test unless the command ended with this exit code and said all of this.
+#[track_caller]
+pub fn fails(outcome: &Outcome, code: i32, parts: &[&str]) {
+    assert_eq!(outcome.code, Some(code), "{}", outcome.stderr);
+    for part in parts {
+        assert!(outcome.stderr.contains(part), "no {part:?} in:\n{}", outcome.stderr);
+    }
+}
+
 /// Runs `spmd-run` with these arguments in the repository's root.
 pub fn spmd_run<A: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = A>) -> Outcome {
     run(command(arguments))
