@@ -210,9 +210,8 @@ fn constants_without_values() {
     let program = files.with("elided.hlo", text);
     let message =
         "elided.hlo: the text leaves out the values of 'c' and 1 more constants ({...}), so results mean nothing";
-    fails(&files, &spmd_run(["--print", &program]), 1, &[message, "print_large_constants"]);
-    let timed = spmd_run(["--repeat", "2", &program]).success("steps without results");
-    assert!(timed.stderr.contains(message), "{}", timed.stderr);
+    let printed = spmd_run(["--print", &program]).success("XLA runs such programs, and so do we");
+    assert!(printed.stderr.contains(message) && printed.stderr.contains("print_large_constants"), "{}", printed.stderr);
 }
 
 #[test]
