@@ -139,7 +139,10 @@ pub mod pjrt;
 pub mod plugins;
 pub mod proto;
 pub mod rendezvous;
+pub mod report;
 pub mod runtime;
+pub mod trace;
 pub mod transport;
+pub mod whole_file;
 
 pub use runtime::run;

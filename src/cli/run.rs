@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use spmd_run::hlo::{HloModule, Program};
 use spmd_run::host_array::Fill;
 use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Runtime, RuntimeError, StepTimes, World};
-use spmd_run::{launch, plugins};
+use spmd_run::{launch, plugins, trace};
 
 use super::job::JobOptions;
 use super::program::{ProgramOptions, load_plugin};
@@ -176,7 +176,10 @@ impl Options {
 
     /// The program, and the job that it makes.
     fn prepare(&self, bytes: &[u8], processes: u32) -> Result<(Plan, Program), Failure> {
-        let (program, _) = self.program.load(bytes)?;
+        let (program, _) = {
+            let _phase = trace::phase("parse");
+            self.program.load(bytes)?
+        };
         let counts = self.program.counts(&program, bytes, || load_plugin(self.job.plugin.as_deref()))?;
         let plan = self.program.plan(&program, counts, processes, self.job.devices_per_process())?;
         if let Program::Hlo(HloModule { elided_constants, .. }) = &program

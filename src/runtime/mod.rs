@@ -6,6 +6,7 @@ mod arrays;
 pub mod bridge;
 mod error;
 mod executable;
+mod gathering;
 mod init;
 mod join;
 pub mod multihost;
@@ -27,6 +28,7 @@ use crate::collective::{CollectiveSpec, Communicator, Limits, ProgramCollectives
 use crate::launch::phase::{self, Phase};
 use crate::pjrt::{Client, Plugin, Value};
 use crate::rendezvous::Progress;
+use crate::trace;
 use crate::transport::mesh::{Choice, MeshError, connect_mesh};
 use crate::transport::{Carrier, Transport};
 
@@ -35,6 +37,7 @@ pub use array::{Array, ArrayError, Shard};
 pub use arrays::{Arguments, GlobalArray};
 pub use error::{ArgumentError, RuntimeError, StepError};
 pub use executable::{Executable, Results, StepTimes};
+pub use gathering::WriteError;
 pub use init::{InitError, RuntimeBuilder, run};
 pub use join::{is_loopback, join, listen_for_peers};
 pub use pipeline::Pipeline;
@@ -108,11 +111,16 @@ impl Runtime {
     ) -> Result<Runtime, RuntimeError> {
         let mut opening = Opening::default();
         let mut lap = Instant::now();
-        let mut took = |step: &mut Duration| *step = std::mem::replace(&mut lap, Instant::now()).elapsed();
+        let mut phase = trace::phase("load the plugin");
+        let mut took = |step: &mut Duration, next: Option<&str>| {
+            *step = std::mem::replace(&mut lap, Instant::now()).elapsed();
+            phase = None;
+            phase = next.and_then(trace::phase);
+        };
         let plugin = Plugin::load(plugin)?;
-        took(&mut opening.plugin);
+        took(&mut opening.plugin, Some("create the client"));
         let client = create_client(&plugin, devices_per_process)?;
-        took(&mut opening.client);
+        took(&mut opening.client, Some("learn of all devices"));
         let listener = match data_plane.transport {
             Carrier::Mesh(_) if world.process_count() > 1 => Some(listen(data_plane.address)?),
             _ => None,
@@ -120,7 +128,7 @@ impl Runtime {
         let data_address = listener.as_ref().map(|listener| listener.local_addr()).transpose().map_err(listen_error)?;
         let processes = world.all_gather("topology", describe(&client, world.slice_index(), data_address)?)?;
         let topology = Topology::new(processes)?;
-        took(&mut opening.topology);
+        took(&mut opening.topology, Some("connect"));
         let transport: Option<Arc<dyn Transport>> = match (listener, &data_plane.transport) {
             (Some(listener), Carrier::Mesh(choice)) => {
                 Some(connect(&world, &topology, listener, &data_plane, *choice)?)
@@ -148,7 +156,9 @@ impl Runtime {
             let device_count = topology.device_ids(world.process_index()).len() as u32;
             move || progress(of_job.upgrade().as_deref(), device_count)
         });
-        took(&mut opening.transport);
+        took(&mut opening.transport, None);
+        drop(took);
+        identify(&world, &topology);
         tracing::debug!(
             "opened {} of {} devices: {opening:?}",
             topology.device_ids(world.process_index()).len(),
@@ -217,6 +227,18 @@ impl Runtime {
     /// A number that all processes give the same gathering of arrays, or another thing that they do together once.
     pub(crate) fn next_gathering(&self) -> u64 {
         self.gatherings.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// Tells the timeline which devices this process has.
+fn identify(world: &World, topology: &Topology) {
+    let process = topology.processes().get(world.process_index() as usize);
+    if let (Some(recorder), Some(process)) = (trace::recorder(), process) {
+        recorder.identify(|identity| {
+            identity.host = process.host.clone();
+            identity.first_device = process.devices.first().map_or(0, |device| device.id);
+            identity.devices = process.devices.iter().map(|device| device.kind.clone()).collect();
+        });
     }
 }
 
