@@ -122,6 +122,7 @@ pub mod bench;
 pub mod builder;
 mod bulk_copy;
 pub mod channel;
+pub mod chart;
 pub mod checkpoint;
 pub mod cluster;
 pub mod collective;

@@ -49,11 +49,13 @@ impl Gathering {
         let Err(error) = rendezvous.bequeath(&bytes, limit) else { return };
         // Process 0 is gone. What this process knows may tell why.
         let index = rendezvous.process_index();
-        tracing::warn!(
-            "process 0 does not take what process {index} has recorded ({error}): it goes to a file of its own"
-        );
+        let files = self.files.of_process(index);
+        for path in files.paths() {
+            let path = path.display();
+            tracing::warn!("process 0 does not take what this process has recorded, it goes to {path}: {error}");
+        }
         let process_count = rendezvous.process_count();
-        if let Err(error) = write(&self.files.of_process(index), &Trace::new(vec![own], process_count)) {
+        if let Err(error) = write(&files, &Trace::new(vec![own], process_count)) {
             tracing::warn!("{error}");
         }
     }

@@ -183,20 +183,22 @@ pub fn now() -> u64 {
 /// Records a phase from now until the result is dropped.
 #[must_use = "it lasts until it is dropped"]
 pub fn phase(name: impl Into<String>) -> Option<RunningPhase> {
-    recorder().map(|recorder| RunningPhase { recorder, name: name.into(), start: now() })
+    let recorder = recorder()?;
+    let index = recorder.begin(Phase { name: name.into(), thread: thread_number(), start: now(), end: u64::MAX })?;
+    Some(RunningPhase { recorder, index })
 }
 
 /// A phase that is not over.
 pub struct RunningPhase {
     recorder: &'static Recorder,
-    name: String,
-    start: u64,
+    index: usize,
 }
 
 impl Drop for RunningPhase {
     fn drop(&mut self) {
-        let (name, start) = (std::mem::take(&mut self.name), self.start);
-        self.recorder.add_phase(Phase { name, thread: thread_number(), start, end: now() });
+        if let Some(phase) = self.recorder.rest().phases.get_mut(self.index) {
+            phase.end = now();
+        }
     }
 }
 
@@ -233,9 +235,14 @@ impl Recorder {
         self.rest().clock.push(sample);
     }
 
-    fn add_phase(&self, phase: Phase) {
+    fn begin(&self, phase: Phase) -> Option<usize> {
         let mut rest = self.rest();
-        if rest.phases.len() < MOST_PHASES { rest.phases.push(phase) } else { rest.dropped += 1 }
+        if rest.phases.len() >= MOST_PHASES {
+            rest.dropped += 1;
+            return None;
+        }
+        rest.phases.push(phase);
+        Some(rest.phases.len() - 1)
     }
 
     /// Gives a program a name.
@@ -259,14 +266,14 @@ impl Recorder {
         self.ring.push(event.to_words());
     }
 
-    /// What there is so far.
+    /// What there is so far. Phases that are not over end now.
     pub fn read(&self) -> ProcessTrace {
         let (events, dropped) = self.ring.read();
         let rest = self.rest();
         ProcessTrace {
             identity: rest.identity.clone(),
             clock: rest.clock.clone(),
-            phases: rest.phases.clone(),
+            phases: rest.phases.iter().map(|phase| Phase { end: phase.end.min(now()), ..phase.clone() }).collect(),
             events: events.into_iter().filter_map(Event::of_words).collect(),
             programs: rest.programs.clone(),
             collectives: rest.collectives.clone(),
