@@ -107,8 +107,11 @@ impl Chart {
         X::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
     {
         let (low, high) = bounds(self.lines.iter().flat_map(Line::visible).map(|(_, y)| y));
-        let mut chart = ChartBuilder::on(area)
-            .caption(&self.title, (FONT, 20))
+        let mut builder = ChartBuilder::on(area);
+        if !self.title.is_empty() {
+            builder.caption(&self.title, (FONT, 20));
+        }
+        let mut chart = builder
             .margin(12)
             .margin_right(24)
             .x_label_area_size(40)

@@ -11,6 +11,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use spmd_run::hlo::{HloModule, Program};
 use spmd_run::host_array::Fill;
+use spmd_run::launch::phase;
 use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Runtime, RuntimeError, StepTimes, World};
 use spmd_run::{launch, plugins, trace};
 
@@ -232,6 +233,7 @@ impl Options {
         runtime.world().agree("arguments", &facts)?;
         let mut arguments = executable.load(&arrays)?;
         drop(arrays);
+        phase::expect_steps(u64::from(steps.warmup) + u64::from(steps.repeat));
         executable.run_steps(&mut arguments, steps.warmup as usize)?;
         let (results, seconds) = executable.run_steps(&mut arguments, steps.repeat as usize)?;
         report.steps =

@@ -349,7 +349,7 @@ fn table_of(collectives: &[CollectiveTime], fastest: f64) -> String {
     };
     let rows: String = collectives.iter().map(row).collect();
     format!(
-        "<div class=\"scroll\"><table class=\"matrix\"><thead><tr><th scope=\"col\">collective</th><th scope=\"col\">bytes</th>\
+        "<div class=\"scroll\"><table class=\"matrix collectives\"><thead><tr><th scope=\"col\">collective</th><th scope=\"col\">bytes</th>\
          <th scope=\"col\">calls</th><th scope=\"col\">total</th><th scope=\"col\">median</th><th scope=\"col\">busbw</th></tr>\
          </thead><tbody>\n{rows}</tbody></table></div>\n"
     )

@@ -4,23 +4,25 @@ const WIDTH = 100000;
 for (const section of document.querySelectorAll(".timeline")) {
   const svg = section.querySelector("svg");
   const output = section.querySelector("output");
-  const [first, last] = section.querySelectorAll(".scale span");
+  const [first, wide, last] = section.querySelectorAll(".scale span");
   const from = Number(section.dataset.from), to = Number(section.dataset.to);
   const height = svg.viewBox.baseVal.height;
   let left = 0, width = WIDTH;
 
-  const text = (nanoseconds) => {
+  const moment = (nanoseconds) => `${(nanoseconds / 1e9).toFixed(6)} s`;
+  const duration = (nanoseconds) => {
     const [value, unit] = nanoseconds < 1e3 ? [nanoseconds, "ns"] : nanoseconds < 1e6 ? [nanoseconds / 1e3, "µs"]
       : nanoseconds < 1e9 ? [nanoseconds / 1e6, "ms"] : [nanoseconds / 1e9, "s"];
-    return `${Number(value.toPrecision(6))} ${unit}`;
+    return `${Number(value.toPrecision(3))} ${unit}`;
   };
   const time = (x) => from + (x / WIDTH) * (to - from);
   const show = (newLeft, newWidth) => {
     width = Math.min(WIDTH, Math.max(newWidth, WIDTH / 1e5));
     left = Math.min(WIDTH - width, Math.max(0, newLeft));
     svg.setAttribute("viewBox", `${left} 0 ${width} ${height}`);
-    first.textContent = text(time(left));
-    last.textContent = text(time(left + width));
+    first.textContent = moment(time(left));
+    wide.textContent = duration(time(left + width) - time(left));
+    last.textContent = moment(time(left + width));
   };
   const zoom = (factor, at = left + width / 2) => show(at - (at - left) * factor, width * factor);
   const position = (clientX) => {

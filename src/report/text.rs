@@ -39,7 +39,16 @@ pub fn size(bytes: u64) -> String {
 
 /// Bytes per second, as in `1.23 GB/s`.
 pub fn bandwidth(bytes_per_second: f64) -> String {
-    format!("{} GB/s", three_digits(bytes_per_second / 1e9))
+    match bytes_per_second {
+        ..999_500.0 => format!("{} kB/s", three_digits(bytes_per_second / 1e3)),
+        ..999_500_000.0 => format!("{} MB/s", three_digits(bytes_per_second / 1e6)),
+        _ => format!("{} GB/s", three_digits(bytes_per_second / 1e9)),
+    }
+}
+
+/// A point in time in nanoseconds, with the digits that tell it from others of a long job: `9.46123 s`.
+pub fn moment(nanoseconds: u64) -> String {
+    format!("{:.6} s", nanoseconds as f64 / 1e9)
 }
 
 /// A part of a whole, in percent.
@@ -56,6 +65,7 @@ mod tests {
         let times = [0, 999, 1000, 12_345, 999_499, 1_500_000, 61_000_000_000];
         assert_eq!(times.map(duration), ["0", "999 ns", "1.00 µs", "12.3 µs", "999 µs", "1.50 ms", "61.0 s"]);
         assert_eq!([12, 1536, 3 << 20].map(size), ["12 B", "1.50 KiB", "3.00 MiB"]);
+        assert_eq!([12e3, 34e6].map(bandwidth), ["12.0 kB/s", "34.0 MB/s"]);
         assert_eq!((bandwidth(1.5e9), percent(1, 4), percent(0, 0)), ("1.50 GB/s".to_owned(), 25.0, 0.0));
         assert_eq!(escaped("<a & \"b\">"), "&lt;a &amp; &quot;b&quot;&gt;");
     }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::trace::{Event, Trace};
 
-use super::text::{duration, escaped};
+use super::text::{duration, escaped, moment};
 
 /// Bars of one timeline, about: more are joined.
 const MOST_BARS: usize = 3000;
@@ -83,9 +83,11 @@ pub fn timeline(trace: &Trace, id: &str, title: &str, (from, to): (u64, u64)) ->
     }
     let _ = write!(
         html,
-        "</svg>\n</div>\n<div class=\"scale\"><span>{}</span><span>{}</span></div>\n<output aria-live=\"polite\"></output>\n",
-        duration(from),
-        duration(to)
+        "</svg>\n</div>\n<div class=\"scale\"><span>{}</span><span>{}</span><span>{}</span></div>\n\
+         <output aria-live=\"polite\"></output>\n",
+        moment(from),
+        duration(to - from),
+        moment(to)
     );
     if left_out > 0 {
         let _ = writeln!(html, "<p>{left_out} more lines are in the trace (--trace).</p>");

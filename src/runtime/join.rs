@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::time::Duration;
 
 use crate::cluster::host;
+use crate::launch::phase;
 use crate::rendezvous::{self, JoinError, JoinOptions, Rendezvous};
 use crate::trace;
 use crate::transport::Carrier;
@@ -29,6 +30,7 @@ pub fn join(
         let _phase = trace::phase("rendezvous");
         Rendezvous::join(options)?
     };
+    phase::joined();
     let on_several_hosts = rendezvous.hosts().iter().any(|host| Some(host) != rendezvous.hosts().first());
     // Strangers may knock at an address that other hosts reach.
     let is_hidden = asked.is_none() && towards_coordinator.is_loopback() && on_several_hosts && secret.is_some();
