@@ -572,7 +572,7 @@ fn watch_time(limit: Option<Duration>, world: World, launched: bool) {
 const MAX_SECONDS: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// A number of seconds, fractions allowed.
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     match Duration::try_from_secs_f64(seconds) {
         Ok(duration) if !duration.is_zero() && duration <= MAX_SECONDS => Ok(duration),
