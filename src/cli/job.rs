@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use spmd_run::cluster::{self, Detected, Environment, Part};
-use spmd_run::launch::{ControllerEnv, Settings};
+use spmd_run::launch::{COMPILATION_CACHE, ControllerEnv, Settings};
 use spmd_run::plugins;
 use spmd_run::rendezvous::{Abort, Heartbeat, JobToken, JoinError, JoinOptions, Tls};
-use spmd_run::runtime::{self, DataPlaneOptions, Fact, World, WorldError};
+use spmd_run::runtime::{self, DataPlaneOptions, Fact, Runtime, World, WorldError};
 use spmd_run::trace::Files;
 use spmd_run::transport::mesh::Choice;
 
@@ -32,6 +32,11 @@ pub struct JobOptions {
     /// PJRT plugin: a known name or the path of a shared library
     #[arg(long, value_name = "NAME|PATH")]
     pub plugin: Option<String>,
+
+    /// Keep executables in this folder, and find those of earlier jobs there instead of compiling. It is read and written by
+    /// every host, and must be trusted
+    #[arg(long, value_name = "DIR", env = COMPILATION_CACHE)]
+    compilation_cache: Option<PathBuf>,
 
     /// Data plane between processes; auto takes shared memory where two processes can have it, else TCP
     #[arg(long, value_enum, default_value = "auto")]
@@ -222,6 +227,7 @@ impl JobOptions {
             devices_per_process: self.devices_per_process(),
             slices: self.slices,
             plugin: self.plugin.clone(),
+            compilation_cache: self.compilation_cache.clone(),
             rendezvous_timeout: self.rendezvous_timeout,
             stall_timeout: self.stall_timeout,
             tls: self.tls.chosen(),
@@ -239,6 +245,18 @@ impl JobOptions {
     /// Starts the processes of the job and waits for its end; `files` as for [`JobOptions::run`].
     pub fn launch(&self, processes: u32, files: &[&Path]) -> Result<u8, Failure> {
         self.launch.launch(processes, self.plugin.as_deref(), files, self.rendezvous_timeout)
+    }
+
+    /// Opens the devices of this process and meets the others. `devices` are made where the plugin can choose, else as many as
+    /// the options say.
+    pub fn open(&self, world: World, data_plane: DataPlaneOptions, devices: Option<u32>) -> Result<Runtime, Failure> {
+        let plugin = plugins::find(self.plugin.as_deref())?;
+        let devices = devices.or(self.devices_per_process()).unwrap_or(1);
+        let runtime = Runtime::open(world, &plugin.path, devices, data_plane)?;
+        if let Some(folder) = &self.compilation_cache {
+            runtime.keep_executables(folder)?;
+        }
+        Ok(runtime)
     }
 
     /// CPU devices of each process, if that is said.
@@ -597,7 +615,7 @@ fn watch_time(limit: Option<Duration>, world: World, launched: bool) {
 const MAX_SECONDS: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// A number of seconds, fractions allowed.
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     match Duration::try_from_secs_f64(seconds) {
         Ok(duration) if !duration.is_zero() && duration <= MAX_SECONDS => Ok(duration),

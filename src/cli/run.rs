@@ -11,9 +11,9 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use spmd_run::hlo::{HloModule, Program};
 use spmd_run::host_array::Fill;
-use spmd_run::launch::phase;
-use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Runtime, RuntimeError, StepTimes, World};
-use spmd_run::{launch, plugins, trace};
+use spmd_run::launch::{self, phase};
+use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, RuntimeError, StepTimes, World};
+use spmd_run::trace;
 
 use super::job::JobOptions;
 use super::program::{ProgramOptions, load_plugin};
@@ -213,11 +213,10 @@ impl Options {
         bytes: &[u8],
         mine: Option<(Plan, Program)>,
     ) -> Result<u8, Failure> {
-        let plugin = plugins::find(self.job.plugin.as_deref())?;
         let (plan, program) = mine.unzip();
         let (plan, steps) =
             world.from_first("plan", || Ok::<_, RuntimeError>((plan.ok_or(RuntimeError::NoProgram)?, self.steps())))?;
-        let runtime = Runtime::open(world, &plugin.path, plan.devices_per_process, data_plane)?;
+        let runtime = self.job.open(world, data_plane, Some(plan.devices_per_process))?;
         let executable =
             Executable::compile(&runtime, plan, program).map_err(|error| self.program.failure(bytes, error))?;
         let is_first = runtime.world().process_index() == 0;

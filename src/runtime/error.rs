@@ -70,6 +70,8 @@ pub enum RuntimeError {
          partitions"
     )]
     Replicas(u32),
+    #[error("{}: executables cannot be kept there: {source}", .folder.display())]
+    CompilationCache { folder: std::path::PathBuf, source: std::io::Error },
     #[error("cannot catch SIGTERM: {source}")]
     Signal { source: std::io::Error },
     #[error("cannot agree on a step at which to save before the job is taken away: {0}")]

@@ -22,7 +22,7 @@ use crate::trace::{self, Event};
 
 use super::arrays::{self, Arguments, GlobalArray, JobLayout, Place};
 use super::pipeline::{CompilerInput, Pipeline};
-use super::{Plan, Runtime, RuntimeError, bridge};
+use super::{Plan, Runtime, RuntimeError, bridge, compilation};
 
 /// A program compiled for the devices of a job. Every process holds one, and all call it in the same order.
 pub struct Executable<'a> {
@@ -132,21 +132,24 @@ impl<'a> Executable<'a> {
             recorder.name_program(id as u32, &prepared.name);
         }
         let input = match (&prepared.module, &program) {
-            (PreparedModule::Whole, Some(program)) => CompilerInput::whole(program, plan),
+            (PreparedModule::Whole, Some(program)) => CompilerInput::whole(program, plan, prepared.tupled),
             (PreparedModule::Whole, None) => return Err(RuntimeError::NoProgram),
             (PreparedModule::Lowered(module), _) => {
                 bridge::register(runtime.client.plugin())?;
-                CompilerInput::lowered(module.clone(), plan, runtime.world.limit())
+                CompilerInput::lowered(module.clone(), plan, runtime.world.limit(), prepared.tupled)
             }
         };
         library_calls::register(runtime.client.plugin(), prepared.library_calls.iter().map(String::as_str))?;
         phase::enter(&format!("compiling '{}'", prepared.name));
         let phase = trace::phase("compile");
-        let mut loaded = input.compile(&runtime.client, prepared.tupled).map_err(|source| match source.code() {
-            Some(ErrorCode::NotFound | ErrorCode::Unimplemented) if !prepared.unknown.is_empty() => {
+        let mut loaded = compilation::compile(runtime, id, &prepared.name, input).map_err(|error| match error {
+            RuntimeError::Pjrt(source)
+                if matches!(source.code(), Some(ErrorCode::NotFound | ErrorCode::Unimplemented))
+                    && !prepared.unknown.is_empty() =>
+            {
                 RuntimeError::CustomCallRefused { source: Box::new(source), unknown: prepared.unknown.clone() }
             }
-            _ => source.into(),
+            error => error,
         })?;
         drop(phase);
         phase::enter(&format!("running '{}'", prepared.name));

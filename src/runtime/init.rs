@@ -21,6 +21,7 @@ use super::{DataPlaneOptions, Runtime, RuntimeError, World, WriteError};
 pub struct RuntimeBuilder {
     devices_per_process: Option<u32>,
     plugin: Option<String>,
+    compilation_cache: Option<PathBuf>,
     alone: bool,
 }
 
@@ -118,6 +119,12 @@ impl RuntimeBuilder {
         self
     }
 
+    /// A folder with executables of earlier jobs ([`Runtime::keep_executables`]); what the launcher says counts more.
+    pub fn compilation_cache(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.compilation_cache = Some(folder.into());
+        self
+    }
+
     /// A job of this process alone, whoever started it.
     pub fn alone(mut self) -> Self {
         self.alone = true;
@@ -134,7 +141,11 @@ impl RuntimeBuilder {
         let plugin: PathBuf = plugins::find(plugin.as_deref())?.path;
         let devices = settings.devices_per_process.or(self.devices_per_process).unwrap_or(1);
         let (world, data_plane) = if self.alone { alone(&settings)? } else { meet(&settings)? };
-        Ok(Runtime::open(world, &plugin, devices, data_plane)?)
+        let runtime = Runtime::open(world, &plugin, devices, data_plane)?;
+        if let Some(folder) = settings.compilation_cache.or(self.compilation_cache) {
+            runtime.keep_executables(&folder)?;
+        }
+        Ok(runtime)
     }
 }
 

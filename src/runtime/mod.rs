@@ -4,6 +4,7 @@ mod agreement;
 mod array;
 mod arrays;
 pub mod bridge;
+mod compilation;
 mod error;
 mod executable;
 mod gathering;
@@ -31,6 +32,7 @@ use crate::rendezvous::Progress;
 use crate::trace;
 use crate::transport::mesh::{Choice, MeshError, connect_mesh};
 use crate::transport::{Carrier, Transport};
+use compilation::CompilationCache;
 
 pub use agreement::{Disagreement, Fact};
 pub use array::{Array, ArrayError, Shard};
@@ -54,6 +56,7 @@ pub struct Runtime {
     /// `None` in a job of one process.
     transport: Option<Arc<dyn Transport>>,
     communicator: Arc<Communicator>,
+    compilation_cache: OnceLock<CompilationCache>,
     programs: AtomicU64,
     gatherings: AtomicU64,
     preemption: OnceLock<preemption::Preemption>,
@@ -170,12 +173,25 @@ impl Runtime {
             topology,
             transport,
             communicator,
+            compilation_cache: OnceLock::new(),
             programs: AtomicU64::new(0),
             gatherings: AtomicU64::new(0),
             preemption: OnceLock::new(),
             unfinished: Mutex::default(),
             opening,
         })
+    }
+
+    /// Keeps executables in this folder and finds those of earlier jobs there, as JAX does in its compilation cache. What is in
+    /// it is executed, so it must belong to users who are trusted. A folder once set stays.
+    ///
+    /// # Errors
+    /// It cannot be made or written to.
+    pub fn keep_executables(&self, folder: &Path) -> Result<(), RuntimeError> {
+        let wrong = |source| RuntimeError::CompilationCache { folder: folder.to_owned(), source };
+        let cache = CompilationCache::open(folder).map_err(wrong)?;
+        self.compilation_cache.get_or_init(|| cache);
+        Ok(())
     }
 
     /// How long the steps of opening took.

@@ -140,16 +140,16 @@ impl Pipeline {
         phase::enter(&format!("compiling '{}'", self.partitioned.module.proto.name));
         let library_calls = self.library_calls;
         let mut input = if self.runs_whole {
-            CompilerInput::whole(program, plan)
+            CompilerInput::whole(program, plan, tupled)
         } else {
             bridge::register(client.plugin())?;
-            CompilerInput::lowered(self.lowered?.module.proto.encode_to_vec(), plan, Duration::MAX)
+            CompilerInput::lowered(self.lowered?.module.proto.encode_to_vec(), plan, Duration::MAX, tupled)
         };
         input.options.env_overrides.extend(flags);
         if client.platform_name()? == "cpu" {
             library_calls::register(client.plugin(), library_calls.iter().map(String::as_str))?;
         }
-        Ok(input.compile(client, tupled)?)
+        Ok(input.compile(client)?)
     }
 }
 
@@ -171,8 +171,8 @@ fn about_partitioned(results: &[GlobalArg]) -> String {
 }
 
 impl CompilerInput {
-    /// The program as it is, for a process that has all devices.
-    pub fn whole(program: &Program, plan: Plan) -> CompilerInput {
+    /// The program as it is, for a process that has all devices; whether it is `tupled` is as [`Pipeline::is_tupled`] says.
+    pub fn whole(program: &Program, plan: Plan, tupled: bool) -> CompilerInput {
         let config = match program {
             Program::Hlo(module) => module.config.clone(),
             Program::Mlir(_) => ModuleConfig::default(),
@@ -184,6 +184,7 @@ impl CompilerInput {
             use_shardy_partitioner: partition::uses_shardy(program),
             allow_spmd_sharding_propagation_to_parameters: config.allow_spmd_sharding_propagation_to_parameters,
             allow_spmd_sharding_propagation_to_output: config.allow_spmd_sharding_propagation_to_output,
+            parameter_is_tupled_arguments: tupled,
             ..CompileOptions::default()
         };
         let (code, format) = partition::program_bytes(program);
@@ -191,13 +192,15 @@ impl CompilerInput {
     }
 
     /// A lowered module, for the devices of any one process. Processes wait `limit` for each other.
-    pub fn lowered(module: Vec<u8>, plan: Plan, limit: Duration) -> CompilerInput {
-        let options = bridge::compile_options(plan.devices_per_process, limit);
+    pub fn lowered(module: Vec<u8>, plan: Plan, limit: Duration, tupled: bool) -> CompilerInput {
+        let options = CompileOptions {
+            parameter_is_tupled_arguments: tupled,
+            ..bridge::compile_options(plan.devices_per_process, limit)
+        };
         CompilerInput { code: module, format: ProgramFormat::Hlo, options }
     }
 
-    pub fn compile(self, client: &Client, tupled: bool) -> pjrt::Result<LoadedExecutable> {
-        let options = CompileOptions { parameter_is_tupled_arguments: tupled, ..self.options };
-        client.compile(&pjrt::Program { code: &self.code, format: self.format }, &options.encode())
+    pub fn compile(&self, client: &Client) -> pjrt::Result<LoadedExecutable> {
+        client.compile(&pjrt::Program { code: &self.code, format: self.format }, &self.options.encode())
     }
 }
