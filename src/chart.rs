@@ -121,6 +121,7 @@ impl Chart {
             .configure_mesh()
             .x_desc(&self.x_title)
             .x_labels((area.dim_in_pixel().0 / 80) as usize)
+            .y_labels((area.dim_in_pixel().1 / 50) as usize)
             .x_label_formatter(&|value| (self.x_text)(*value))
             .y_label_formatter(&|value| (self.y_text)(*value))
             .label_style((FONT, 13))

@@ -18,7 +18,9 @@ use crate::rendezvous::ProcessList;
 const FRAME: Duration = Duration::from_millis(100);
 /// Jobs that are over before this show no line.
 const QUIET: Duration = Duration::from_millis(500);
-/// The time between two lines elsewhere.
+/// How often it is looked elsewhere how far the job is.
+const LOOK: Duration = Duration::from_secs(1);
+/// The time between two lines there.
 const PAUSE: Duration = Duration::from_secs(30);
 /// What the rate of steps is taken over.
 const PACE: Duration = Duration::from_secs(3);
@@ -64,26 +66,28 @@ impl Progress {
     /// Tells it on this line, or on lines of its own.
     pub fn start(processes: Vec<Watched>, line: Option<ProgressBar>) -> io::Result<Progress> {
         let (stop, stopped) = channel::<()>();
-        let pause = if line.is_some() { FRAME } else { PAUSE };
+        let pause = if line.is_some() { FRAME } else { LOOK };
         let thread = std::thread::Builder::new().name("progress".to_owned()).spawn(move || {
-            let started = Instant::now();
+            let (started, mut told) = (Instant::now(), Instant::now());
             let mut pace = VecDeque::new();
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 let places: Vec<Place> = processes.iter().map(|process| Place::of(*process)).collect();
                 let state = State::of(&places);
                 let now = Instant::now();
+                let rate = rate(&mut pace, now, &state, PACE);
                 match &line {
                     Some(_) if started.elapsed() < QUIET => {}
                     Some(line) => {
                         if line.is_hidden() {
                             line.set_draw_target(ProgressDrawTarget::stderr());
                         }
-                        state.draw(line, rate(&mut pace, now, &state, PACE));
+                        state.draw(line, rate);
                     }
-                    None => match state.text(rate(&mut pace, now, &state, PAUSE * 2)) {
-                        text if text.is_empty() => {}
-                        text => tracing::info!("{text}"),
-                    },
+                    None if now.duration_since(told) < PAUSE => {}
+                    None => {
+                        told = now;
+                        tracing::info!("{}", state.text(rate));
+                    }
                 }
             }
             line.iter().for_each(ProgressBar::finish_and_clear);
