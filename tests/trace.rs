@@ -242,7 +242,7 @@ fn steps() {
     let mesh = Mesh::new(&[("data", devices)]).unwrap();
     let sharding = mesh.sharding(("data",)).unwrap();
     let b = Builder::new("sum");
-    let x = b.sharded_parameter("x", F32, &[devices], &sharding);
+    let x = b.sharded_parameter("x", F32, &[devices as i64], &sharding);
     let program = Program::compile(&runtime, b.build(&[x.sum(&[])]).unwrap()).unwrap();
     let ones = HostArray::from_elements(&[devices], &vec![1f32; devices]).unwrap();
     let x = Array::from_host(&runtime, &ones, &sharding).unwrap();

@@ -244,7 +244,8 @@ impl JobOptions {
 
     /// Starts the processes of the job and waits for its end; `files` as for [`JobOptions::run`].
     pub fn launch(&self, processes: u32, files: &[&Path]) -> Result<u8, Failure> {
-        self.launch.launch(processes, self.plugin.as_deref(), files, self.rendezvous_timeout)
+        let writes = self.files().are_wanted();
+        self.launch.launch(processes, self.plugin.as_deref(), files, self.rendezvous_timeout, writes)
     }
 
     /// Opens the devices of this process and meets the others. `devices` are made where the plugin can choose, else as many as

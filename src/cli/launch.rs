@@ -66,6 +66,9 @@ const EXPORTED: [&str; 7] = [
     "XLA_FLAGS",
 ];
 
+/// How long processes may take to end when another one has failed, if process 0 then has a file to write.
+const WRITING: Duration = Duration::from_secs(15);
+
 impl LaunchOptions {
     /// Whether other hosts were asked for.
     pub fn are_over_hosts(&self) -> bool {
@@ -144,13 +147,14 @@ impl LaunchOptions {
     }
 
     /// Starts this very command in every process and waits for the job's end. `files` are those that the command reads; the
-    /// first is what the job is about.
+    /// first is what the job is about. When the job fails, process 0 `writes` something before it ends.
     pub fn launch(
         &self,
         processes: u32,
         plugin: Option<&str>,
         files: &[&Path],
         start_limit: Duration,
+        writes: bool,
     ) -> Result<u8, Failure> {
         let shares = self.shares(Some(processes))?;
         let hosts = shares.map(|shares| Hosts {
@@ -159,14 +163,16 @@ impl LaunchOptions {
             files: files.iter().map(|&file| file.to_owned()).collect(),
             start_limit,
         });
+        let job = this_command(processes)?;
         let job = Job {
+            grace: if writes { WRITING } else { job.grace },
             envs: self.environment(hosts.is_some())?,
             log_dir: self.log_dir.clone(),
             max_restarts: self.max_restarts,
             stop_timeout: self.stop_timeout,
             chips: self.chips(plugin)?,
             hosts,
-            ..this_command(processes)?
+            ..job
         };
         run(&job, files.first().copied())
     }

@@ -86,7 +86,10 @@ impl Progress {
                     None if now.duration_since(told) < PAUSE => {}
                     None => {
                         told = now;
-                        tracing::info!("{}", state.text(rate));
+                        let text = state.text(rate);
+                        if !text.is_empty() {
+                            tracing::info!("{text}");
+                        }
                     }
                 }
             }
