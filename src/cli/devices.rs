@@ -28,7 +28,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
         nothing_else,
         |world, data_plane| {
             let plugin = plugins::find(job.plugin.as_deref())?;
-            let runtime = Runtime::open(world, &plugin.path, job.devices_per_process().unwrap_or(1), data_plane)?;
+            let runtime = Runtime::open(world, &plugin.path, job.devices(None), data_plane)?;
             if runtime.world().process_index() == 0 {
                 print(&match options.format {
                     Format::Text => text(runtime.topology()),

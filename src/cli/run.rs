@@ -213,7 +213,7 @@ impl Options {
         let (plan, program) = mine.unzip();
         let (plan, steps) =
             world.from_first("plan", || Ok::<_, RuntimeError>((plan.ok_or(RuntimeError::NoProgram)?, self.steps())))?;
-        let runtime = Runtime::open(world, &plugin.path, plan.devices_per_process, data_plane)?;
+        let runtime = Runtime::open(world, &plugin.path, self.job.devices(Some(plan.devices_per_process)), data_plane)?;
         let executable =
             Executable::compile(&runtime, plan, program).map_err(|error| self.program.failure(bytes, error))?;
         let is_first = runtime.world().process_index() == 0;

@@ -31,6 +31,18 @@ impl Value {
         }
     }
 
+    /// The value that text stands for: `true` or `false`, a whole number, whole numbers with commas between, another number, or
+    /// else text. A create option that XLA knows gets its type.
+    pub fn parse(name: &str, text: &str) -> Value {
+        let ints = || text.split(',').map(|int| int.trim().parse().ok()).collect::<Option<Vec<i64>>>();
+        match (text.parse(), text.parse(), text.parse()) {
+            (Ok(flag), ..) => Value::Bool(flag),
+            (_, Ok(number), _) if !matches!(name, "visible_devices" | "memory_fraction") => Value::Int(number),
+            (_, _, Ok(number)) if name != "visible_devices" => Value::Float(number),
+            _ => ints().map_or_else(|| Value::String(text.to_owned()), Value::IntList),
+        }
+    }
+
     /// The number, if it is a float or an integer.
     pub fn as_float(&self) -> Option<f64> {
         match self {

@@ -156,7 +156,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
         |world, data_plane| {
             let plugin = plugins::find(job.plugin.as_deref())?;
             let settings: Settings = world.from_first("bench", || Ok::<_, RuntimeError>(settings))?;
-            let runtime = Runtime::open(world, &plugin.path, local_devices, data_plane)?;
+            let runtime = Runtime::open(world, &plugin.path, job.devices(Some(local_devices)), data_plane)?;
             let devices = runtime.topology().device_count() as u32;
             settings.check(devices, local_devices).map_err(Failure::wrong_usage)?;
             options.measure(&runtime, &settings)

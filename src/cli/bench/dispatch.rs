@@ -39,7 +39,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
             let plugin = plugins::find(job.plugin.as_deref())?;
             let (warmup, steps) = world
                 .from_first("bench", || Ok::<_, RuntimeError>((options.warmup as usize, options.iters as usize)))?;
-            let runtime = Runtime::open(world, &plugin.path, job.devices_per_process().unwrap_or(1), data_plane)?;
+            let runtime = Runtime::open(world, &plugin.path, job.devices(None), data_plane)?;
             let rows = bench::dispatch(&runtime, warmup, steps)?;
             if runtime.world().process_index() == 0 {
                 print(&match options.format {

@@ -68,7 +68,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
     membership.take_part(job, |world, data_plane| {
         let met = now();
         let plugin = plugins::find(job.plugin.as_deref())?;
-        let runtime = Runtime::open(world, &plugin.path, job.devices_per_process().unwrap_or(1), data_plane)?;
+        let runtime = Runtime::open(world, &plugin.path, job.devices(None), data_plane)?;
         let opening = runtime.opening();
         let opened = now();
         let phases = [
