@@ -145,6 +145,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn options_get_the_types_that_xla_asks_for() {
+        assert_eq!(Value::parse("preallocate", "false"), Value::Bool(false));
+        assert_eq!(Value::parse("memory_fraction", "1"), Value::Float(1.0));
+        assert_eq!(Value::parse("collective_memory_size", "1024"), Value::Int(1024));
+        assert_eq!(Value::parse("visible_devices", "3"), Value::IntList(vec![3]));
+        assert_eq!(Value::parse("visible_devices", "0, 2"), Value::IntList(vec![0, 2]));
+        assert_eq!(Value::parse("allocator", "cuda_async"), Value::String("cuda_async".to_owned()));
+    }
+
+    #[test]
     fn named_values_survive_the_c_form() {
         let options = vec![
             ("text".to_owned(), Value::from("µ")),

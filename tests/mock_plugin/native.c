@@ -1,8 +1,8 @@
 /* A PJRT plugin that sees the devices of other processes by itself, as those for GPUs do: it is told its node and their
  * number, and meets its peers through the key-value store. A program returns its arguments, once all nodes run it.
  *
- * Each node has MOCK_DEVICES devices, 2 by default, or those of the option visible_devices. The node MOCK_ABSENT comes, and
- * never says a word. Ids are (node << 4 | device), so nobody may take them for dense. */
+ * Each node has MOCK_DEVICES devices ("1,2" gives node 1 two), or those of the option visible_devices. The node MOCK_ABSENT
+ * comes, and never says a word. Ids are (node << 4 | device), so nobody may take them for dense. */
 #include <stdio.h>
 #include <unistd.h>
 
@@ -78,7 +78,6 @@ static void *client_create(client_create_args *a) {
   client_t *client = calloc(1, sizeof *client);
   client->nodes = 1;
   client->kv = *a;
-  client->local = getenv("MOCK_DEVICES") ? atoi(getenv("MOCK_DEVICES")) : 2;
   for (size_t i = 0; i < a->num_options; i++) {
     const named_value *option = (const void *)((const char *)a->options + i * a->options->size);
     char name[64] = "";
@@ -98,6 +97,11 @@ static void *client_create(client_create_args *a) {
     if (!strcmp(name, "node_id")) client->node = (int)option->value.number;
     if (!strcmp(name, "num_nodes")) client->nodes = (int)option->value.number;
     if (!strcmp(name, "visible_devices")) client->local = (int)option->value_size;
+  }
+  if (!client->local) {
+    const char *list = getenv("MOCK_DEVICES") ? getenv("MOCK_DEVICES") : "2";
+    for (int node = 0; node < client->node && strchr(list, ','); node++) list = strchr(list, ',') + 1;
+    client->local = atoi(list);
   }
   if (client->nodes > 1 && (!a->get || !a->put || !a->try_get)) return fail(3, "several nodes and no key-value store");
   if (getenv("MOCK_ABSENT") && atoi(getenv("MOCK_ABSENT")) == client->node) for (;;) sleep(1);
