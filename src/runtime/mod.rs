@@ -39,7 +39,7 @@ pub use executable::{Executable, Results, StepTimes};
 pub use init::{InitError, RuntimeBuilder, run};
 pub use join::{is_loopback, join, listen_for_peers};
 pub use native::{DeviceOptions, OPTIONS_OF_JOB};
-pub use pipeline::Pipeline;
+pub use pipeline::{Pipeline, program_of_one_device};
 pub use plan::{Plan, PlanError, Request};
 pub use program::Program;
 pub use topology::{Device, Process, Topology, TopologyError};

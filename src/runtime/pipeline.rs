@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use buffa::Message;
 
-use crate::hlo::{self, ModuleConfig, Program, shape};
+use crate::hlo::{self, HloModule, ModuleConfig, Program, shape};
 use crate::launch::phase;
 use crate::library_calls::{self, UnknownTarget, count_targets, unknown_targets};
 use crate::lower::{self, Layout, Lowered, replay};
@@ -116,6 +116,20 @@ impl Pipeline {
         }
         Ok(input.compile(client, tupled)?)
     }
+}
+
+/// The program that each device runs, whose collectives name global devices.
+///
+/// # Errors
+/// The program is not valid, or XLA cannot partition it.
+pub fn program_of_one_device(
+    plugin: &Plugin,
+    mut program: Program,
+    replicas: i64,
+    partitions: i64,
+) -> Result<HloModule, RuntimeError> {
+    normalize(&mut program, replicas, partitions, &mut Vec::new())?;
+    Ok(partition::partition(plugin, &program, replicas, partitions)?.module)
 }
 
 /// Verifies a program, and brings it into the form that plugins of every age take.
