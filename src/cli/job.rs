@@ -7,9 +7,10 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use spmd_run::cluster::{self, Detected, Environment, Part};
 use spmd_run::launch::{COMPILATION_CACHE, ControllerEnv, Settings};
+use spmd_run::pjrt::Value;
 use spmd_run::plugins;
 use spmd_run::rendezvous::{Abort, Heartbeat, JobToken, JoinError, JoinOptions, Tls};
-use spmd_run::runtime::{self, DataPlaneOptions, Fact, Runtime, World};
+use spmd_run::runtime::{self, DataPlaneOptions, DeviceOptions, Fact, Runtime, World};
 use spmd_run::transport::mesh::Choice;
 
 use super::control::ControlOptions;
@@ -35,6 +36,11 @@ pub struct JobOptions {
     /// every host, and must be trusted
     #[arg(long, value_name = "DIR", env = COMPILATION_CACHE)]
     compilation_cache: Option<PathBuf>,
+
+    /// Create option of the plugin's own (may be repeated), such as memory_fraction=0.5, preallocate=false, allocator=platform
+    /// or visible_devices=0,1 for GPUs
+    #[arg(long, value_name = "NAME=VALUE", value_parser = plugin_option)]
+    plugin_option: Vec<(String, Value)>,
 
     /// Data plane between processes; auto takes shared memory where two processes can have it, else TCP
     #[arg(long, value_enum, default_value = "auto")]
@@ -194,7 +200,11 @@ impl JobOptions {
 
     /// The environment by which a program that joins the job by itself learns of these options.
     pub fn environment_of_program(&self) -> Result<Vec<(&'static str, OsString)>, Failure> {
-        let unheard = [("--transport", self.transport != Transport::Auto), ("--timeout", self.timeout.is_some())];
+        let unheard = [
+            ("--transport", self.transport != Transport::Auto),
+            ("--timeout", self.timeout.is_some()),
+            ("--plugin-option", !self.plugin_option.is_empty()),
+        ];
         if let Some((option, _)) = unheard.iter().find(|(_, given)| *given) {
             return Err(Failure::usage(format!("{option}: a program of its own cannot be told: leave it out")));
         }
@@ -221,11 +231,13 @@ impl JobOptions {
         self.launch.launch(processes, self.plugin.as_deref(), files, self.rendezvous_timeout)
     }
 
-    /// Opens the devices of this process and meets the others. `devices` are made where the plugin can choose, else as many as
-    /// the options say.
+    /// Opens the devices of this process and meets the others; `devices` are what the program needs, if there is one.
     pub fn open(&self, world: World, data_plane: DataPlaneOptions, devices: Option<u32>) -> Result<Runtime, Failure> {
         let plugin = plugins::find(self.plugin.as_deref())?;
-        let devices = devices.or(self.devices_per_process()).unwrap_or(1);
+        let devices = DeviceOptions {
+            per_process: devices.or_else(|| self.devices_per_process()),
+            create_options: self.plugin_option.clone(),
+        };
         let runtime = Runtime::open(world, &plugin.path, devices, data_plane)?;
         if let Some(folder) = &self.compilation_cache {
             runtime.keep_executables(folder)?;
@@ -566,6 +578,15 @@ fn watch_time(limit: Option<Duration>, world: World, launched: bool) {
             None => failure.report(),
         });
     });
+}
+
+/// `NAME=VALUE`
+fn plugin_option(text: &str) -> Result<(String, Value), String> {
+    let (name, value) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or("not of the form NAME=VALUE")?;
+    if runtime::OPTIONS_OF_JOB.contains(&name) {
+        return Err(format!("{name} follows from the job: see -n and --devices-per-process"));
+    }
+    Ok((name.to_owned(), Value::parse(name, value)))
 }
 
 /// A year.

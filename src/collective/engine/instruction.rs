@@ -33,7 +33,7 @@ pub(super) enum Pace {
 }
 
 /// Messages up to this size travel before anyone knows whether the others are there.
-const ONE_STEP_LIMIT: usize = 64 << 10;
+pub(crate) const ONE_STEP_LIMIT: usize = 64 << 10;
 
 impl LocalGroup {
     fn new(spec: &CollectiveSpec, group: Group) -> LocalGroup {

@@ -16,6 +16,7 @@ use super::exchange::InstanceId;
 use super::group::World;
 use super::scratch::ScratchPool;
 use super::spec::CollectiveSpec;
+pub(crate) use instruction::ONE_STEP_LIMIT;
 use instruction::{Instruction, LocalGroup, Pace};
 
 /// Limits of a [`Communicator`].
