@@ -19,6 +19,7 @@ mod local;
 mod output;
 pub mod phase;
 mod printer;
+mod progress;
 mod settings;
 mod signals;
 mod watch;

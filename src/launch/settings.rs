@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::environment::EnvironmentError;
 use crate::rendezvous::Tls;
+use crate::trace::Files;
 
 /// The number of devices that each process makes.
 pub const DEVICES_PER_PROCESS: &str = "SPMD_DEVICES_PER_PROCESS";
@@ -23,10 +24,14 @@ pub const STALL_TIMEOUT: &str = "SPMD_STALL_TIMEOUT";
 /// That connections are encrypted: with certificates made of the job's token (`job`), or those in a folder.
 pub const TLS: &str = "SPMD_TLS";
 const TLS_OF_TOKEN: &str = "job";
+/// Where process 0 writes the job's trace.
+pub const TRACE: &str = "SPMD_TRACE";
+/// Where process 0 writes the report on it.
+pub const REPORT: &str = "SPMD_REPORT";
 
 /// All of them.
-pub(super) const NAMES: [&str; 7] =
-    [DEVICES_PER_PROCESS, SLICES, PLUGIN, COMPILATION_CACHE, RENDEZVOUS_TIMEOUT, STALL_TIMEOUT, TLS];
+pub(super) const NAMES: [&str; 9] =
+    [DEVICES_PER_PROCESS, SLICES, PLUGIN, COMPILATION_CACHE, RENDEZVOUS_TIMEOUT, STALL_TIMEOUT, TLS, TRACE, REPORT];
 
 /// What the user said to `spmd-run`, for a program that joins the job by itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +50,8 @@ pub struct Settings {
     pub stall_timeout: Duration,
     /// `--tls`
     pub tls: Option<Tls>,
+    /// `--trace` and `--report`
+    pub files: Files,
 }
 
 impl Default for Settings {
@@ -57,6 +64,7 @@ impl Default for Settings {
             rendezvous_timeout: Duration::from_secs(300),
             stall_timeout: Duration::from_secs(600),
             tls: None,
+            files: Files::default(),
         }
     }
 }
@@ -72,7 +80,9 @@ impl Settings {
 
     fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, EnvironmentError> {
         let compilation_cache = variable(COMPILATION_CACHE).map(PathBuf::from);
-        let mut settings = Settings { plugin: variable(PLUGIN), compilation_cache, ..Settings::default() };
+        let file = |name| variable(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let files = Files { trace: file(TRACE), report: file(REPORT) };
+        let mut settings = Settings { plugin: variable(PLUGIN), compilation_cache, files, ..Settings::default() };
         for (name, place) in [(DEVICES_PER_PROCESS, &mut settings.devices_per_process), (SLICES, &mut settings.slices)]
         {
             let Some(count) = variable(name) else { continue };
@@ -106,7 +116,9 @@ impl Settings {
             Tls::OfToken => TLS_OF_TOKEN.into(),
             Tls::OfFolder(folder) => folder.into(),
         });
-        counts.chain(plugin).chain(cache).chain(limits).chain(tls.map(|tls| (TLS, tls))).collect()
+        let files = [(TRACE, &self.files.trace), (REPORT, &self.files.report)];
+        let files = files.into_iter().filter_map(|(name, path)| Some((name, path.clone()?.into())));
+        counts.chain(plugin).chain(cache).chain(limits).chain(tls.map(|tls| (TLS, tls))).chain(files).collect()
     }
 }
 
@@ -130,6 +142,7 @@ mod tests {
             rendezvous_timeout: Duration::from_millis(1500),
             stall_timeout: Duration::from_secs(7),
             tls: Some(Tls::OfFolder("certificates".into())),
+            files: Files { trace: Some("run.json".into()), report: Some("run.html".into()) },
         };
         let variables: HashMap<&str, OsString> = settings.to_env().into_iter().collect();
         let read = Settings::read(|name| variables.get(name)?.clone().into_string().ok()).unwrap();

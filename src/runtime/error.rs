@@ -126,8 +126,8 @@ impl RuntimeError {
     /// Whether the failure is another process's or the rendezvous's rather than this program's.
     pub fn is_of_peer(&self) -> bool {
         match self {
-            RuntimeError::World(_)
-            | RuntimeError::Mesh(_)
+            RuntimeError::World(error) => !matches!(error, WorldError::Write(_)),
+            RuntimeError::Mesh(_)
             | RuntimeError::Topology(_)
             | RuntimeError::Disagreement(_)
             | RuntimeError::OtherProgram(_)

@@ -7,6 +7,7 @@ pub mod bridge;
 mod compilation;
 mod error;
 mod executable;
+mod gathering;
 mod init;
 mod join;
 pub mod multihost;
@@ -29,6 +30,7 @@ use crate::collective::{CollectiveSpec, Communicator, Limits, ProgramCollectives
 use crate::launch::phase::{self, Phase};
 use crate::pjrt::{Client, Plugin, Value};
 use crate::rendezvous::Progress;
+use crate::trace;
 use crate::transport::mesh::{Choice, MeshError, connect_mesh};
 use crate::transport::{Carrier, Transport};
 use compilation::CompilationCache;
@@ -38,6 +40,7 @@ pub use array::{Array, ArrayError, Shard};
 pub use arrays::{Arguments, GlobalArray};
 pub use error::{ArgumentError, RuntimeError, StepError};
 pub use executable::{Executable, Results, StepTimes};
+pub use gathering::WriteError;
 pub use init::{InitError, RuntimeBuilder, run};
 pub use join::{is_loopback, join, listen_for_peers};
 pub use native::{DeviceOptions, OPTIONS_OF_JOB};
@@ -114,12 +117,17 @@ impl Runtime {
     ) -> Result<Runtime, RuntimeError> {
         let mut opening = Opening::default();
         let mut lap = Instant::now();
-        let mut took = |step: &mut Duration| *step = std::mem::replace(&mut lap, Instant::now()).elapsed();
+        let mut phase = trace::phase("load the plugin");
+        let mut took = |step: &mut Duration, next: Option<&str>| {
+            *step = std::mem::replace(&mut lap, Instant::now()).elapsed();
+            phase = None;
+            phase = next.and_then(trace::phase);
+        };
         native::prepare(&world, plugin, data_plane.address)?;
         let plugin = Plugin::load(plugin)?;
-        took(&mut opening.plugin);
+        took(&mut opening.plugin, Some("create the client"));
         let native::Opened { client, is_native } = native::open(&plugin, &devices.into(), &world)?;
-        took(&mut opening.client);
+        took(&mut opening.client, Some("learn of all devices"));
         let listener = match data_plane.transport {
             Carrier::Mesh(_) if world.process_count() > 1 => Some(listen(data_plane.address)?),
             _ => None,
@@ -130,7 +138,7 @@ impl Runtime {
         if is_native {
             native::check_view(&client, &topology)?;
         }
-        took(&mut opening.topology);
+        took(&mut opening.topology, Some("connect"));
         let transport: Option<Arc<dyn Transport>> = match (listener, &data_plane.transport) {
             (Some(listener), Carrier::Mesh(choice)) => {
                 Some(connect(&world, &topology, listener, &data_plane, *choice)?)
@@ -158,7 +166,9 @@ impl Runtime {
             let device_count = topology.device_ids(world.process_index()).len() as u32;
             move || progress(of_job.upgrade().as_deref(), device_count)
         });
-        took(&mut opening.transport);
+        took(&mut opening.transport, None);
+        drop(took);
+        identify(&world, &topology);
         tracing::debug!(
             "opened {} of {} devices: {opening:?}",
             topology.device_ids(world.process_index()).len(),
@@ -241,6 +251,18 @@ impl Runtime {
     /// A number that all processes give the same gathering of arrays, or another thing that they do together once.
     pub(crate) fn next_gathering(&self) -> u64 {
         self.gatherings.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// Tells the timeline which devices this process has.
+fn identify(world: &World, topology: &Topology) {
+    let process = topology.processes().get(world.process_index() as usize);
+    if let (Some(recorder), Some(process)) = (trace::recorder(), process) {
+        recorder.identify(|identity| {
+            identity.host = process.host.clone();
+            identity.first_device = process.devices.first().map_or(0, |device| device.id);
+            identity.devices = process.devices.iter().map(|device| device.kind.clone()).collect();
+        });
     }
 }
 

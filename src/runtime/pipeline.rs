@@ -12,6 +12,7 @@ use crate::partition::{self, GlobalArg, Partitioned};
 use crate::pjrt::{self, Client, CompileOptions, LoadedExecutable, Plugin, ProgramFormat, Value};
 use crate::proto::HloModuleProto;
 use crate::proto::op_sharding::Type;
+use crate::trace;
 
 use super::{Plan, RuntimeError, bridge};
 
@@ -52,13 +53,17 @@ impl Pipeline {
             Program::Hlo(module) => format!("partitioning '{}'", module.proto.name),
             Program::Mlir(_) => "importing and partitioning the program".to_owned(),
         });
+        let phase = trace::phase("partition");
         let mut partitioned = partition::partition(plugin, program, layout.replicas, layout.partitions)?;
+        drop(phase);
         hlo::remove_dead_code(&mut partitioned.module.proto);
         let unknown = unknown_targets(&partitioned.module);
         let instructions =
             partitioned.module.proto.computations.iter().flat_map(|computation| &computation.instructions);
         let library_calls = count_targets(instructions).into_keys().map(str::to_owned).collect();
+        let phase = trace::phase("lower");
         let lowered = lower::lower(&partitioned.module, layout);
+        drop(phase);
         let was_partitioned = matches!(program, Program::Hlo(module) if partition::is_partitioned(module));
         if was_partitioned && layout.partitions > 1 {
             note(&mut notes, about_partitioned(&partitioned.results));
