@@ -11,8 +11,9 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -134,7 +135,7 @@ impl Driver {
         std::fs::write(&module, MODULE).map_err(failed("write a temporary file"))?;
         let mut python = Command::new(PYTHON);
         // Ctrl-C is for the launcher.
-        python.arg(&module).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        python.arg(&module).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         python.env("RAY_USAGE_STATS_ENABLED", "0");
         let child = python.spawn().map_err(|error| {
             RayError(format!("cannot run {PYTHON}: {error}: put the Python that has Ray on the PATH"))
@@ -159,6 +160,7 @@ impl Driver {
         }
         let obituaries = Arc::new(Obituaries::default());
         let events = driver.listen(obituaries.clone()).map_err(failed("listen to the driver of Ray"))?;
+        let last_words = driver.overhear().map_err(failed("listen to the driver of Ray"))?;
         let deadline = Instant::now() + limit + PATIENCE;
         let nodes = loop {
             wait_for([signals.as_fd(), events.wake()], Some(BEAT))?;
@@ -170,7 +172,10 @@ impl Driver {
                 Some(Some(Event::Failed(reason))) => return Err(RayError(reason).into()),
                 Some(Some(Event::Waiting(what))) => tracing::info!("waiting {what}"),
                 Some(Some(Event::Ended(..))) => {}
-                Some(None) => return Err(RayError("the driver has ended, see above".to_owned()).into()),
+                Some(None) => {
+                    let words = last_words.join().unwrap_or_default();
+                    return Err(RayError(format!("{PYTHON} has ended: {words}")).into());
+                }
                 None if Instant::now() >= deadline => {
                     let reason = format!("{} has not answered within {} s", cluster.address, limit.as_secs_f64());
                     return Err(RayError(reason).into());
@@ -222,6 +227,23 @@ impl Driver {
             events.put(None);
         })?;
         Ok(inbox)
+    }
+
+    /// Reads what the driver and Ray print otherwise, for who debugs; the last line is the result.
+    fn overhear(&mut self) -> io::Result<JoinHandle<String>> {
+        let stderr: Option<ChildStderr> = self.child.stderr.take();
+        std::thread::Builder::new().name("ray".to_owned()).spawn(move || {
+            let lines = stderr.into_iter().flat_map(|stderr| BufReader::new(stderr).split(b'\n'));
+            let mut last = String::new();
+            for line in lines.map_while(Result::ok) {
+                let line = String::from_utf8_lossy(line.trim_ascii()).into_owned();
+                tracing::debug!("the driver of Ray printed: {line}");
+                if !line.is_empty() {
+                    last = line;
+                }
+            }
+            last
+        })
     }
 }
 

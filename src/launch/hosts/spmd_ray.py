@@ -390,7 +390,7 @@ class Driver:
             if self.group.wait(min(1.0, self.left())):
                 return chosen, {node.id: node for node in self.nodes()}
             if self.left() == 0:
-                reason = f"they were not free within {self.job['limit']:g} s"
+                reason = f"the nodes were not free within {self.job['limit']:g} s (--rendezvous-timeout)"
                 raise Failed(f"{reason}: {self.request.text(nodes)}\n{self.request.table(nodes)}")
             if time.monotonic() >= next_line:
                 next_line = time.monotonic() + self.BUSY_LINE
@@ -402,7 +402,8 @@ class Driver:
         labels = {"bundle_label_selector": choice.selectors} if any(choice.selectors) else {}
         if labels and "bundle_label_selector" not in inspect.signature(placement_group).parameters:
             raise Failed("this version of Ray cannot select nodes by labels: give each slice's nodes its name as a resource")
-        return placement_group(choice.bundles, strategy="STRICT_SPREAD", name="spmd-run", **labels)
+        name = f"spmd-run-{secrets.token_hex(4)}"  # Shown by `ray list placement-groups`.
+        return placement_group(choice.bundles, strategy="STRICT_SPREAD", name=name, **labels)
 
     def release(self):
         if self.group:
@@ -441,7 +442,10 @@ class Driver:
             self.ray.get(host.start.remote(self.job["helper"], node.address))
             threading.Thread(target=self.feed, args=(host, line), daemon=True).start()
             while data := self.ray.get(host.read.remote()):
-                line.sendall(data)
+                try:
+                    line.sendall(data)
+                except OSError:
+                    pass  # The launcher is gone, at which the helper ends in order.
             code, words = self.ray.get(host.end.remote())
             reason = f"the helper has ended with exit code {code}" + (f": {words}" if words else "")
         except self.ray.exceptions.RayActorError as error:
@@ -455,9 +459,9 @@ class Driver:
         try:
             while data := line.recv(1 << 20):
                 self.ray.get(host.write.remote(data))
-            self.ray.get(host.write.remote(b""))
         except Exception:
             pass  # Who carries the bytes of the other direction tells why.
+        host.write.remote(b"")
 
     def bring_binary(self, host):
         path, hash = self.job["binary"], self.job["hash"]
@@ -488,7 +492,7 @@ class Driver:
             self.say(failed=str(failure))
             return
         except Exception as error:
-            self.say(failed=f"Ray: {type(error).__name__}: {first_line(error)}")
+            self.say(failed=f"{type(error).__name__}: {first_line(error)}")
             return
         self.carriers = [threading.Thread(target=self.carry, args=it, daemon=True) for it in enumerate(lines)]
         for carrier in self.carriers:
@@ -502,7 +506,7 @@ class Driver:
     def end(self):
         """Frees what the job had. What Ray does not free in time it frees when this process is gone."""
         try:
-            until = time.monotonic() + 3.0
+            until = time.monotonic() + 5.0
             for carrier in self.carriers:  # Helpers end by themselves and tidy up; Ray would kill them.
                 carrier.join(max(0.0, until - time.monotonic()))
             for _, host in self.hosts:
