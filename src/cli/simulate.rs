@@ -158,7 +158,17 @@ fn text(prediction: &Prediction, device: &Device) -> String {
         })
         .collect();
     let columns = [
-        "collective", "name", "operands", "#groups", "#runs", "algorithm", "#ICI", "#DCN", "#time", "#per step", "#share",
+        "collective",
+        "name",
+        "operands",
+        "#groups",
+        "#runs",
+        "algorithm",
+        "#ICI",
+        "#DCN",
+        "#time",
+        "#per step",
+        "#share",
         "limit",
     ];
     let no_rate = *device == Device::default();
