@@ -34,6 +34,7 @@ fn wrong_clusters_are_told() {
     let other = simulate(&["--slices", "3", "--devices-per-host", "4", "hlo/dp_tp_mlp_step.hlo"]);
     fails(&other, 2, &["the program is for 8 devices, and 3 slices × 1 hosts × 4 devices are 12", "change --slices"]);
     fails(&simulate(&["--dcn", "6GB", "hlo/tp_mlp.hlo"]), 2, &["'6GB' is not a bandwidth and a latency"]);
-    let huge = ["--num-partitions", "4096", "--slices", "4", "--devices-per-host", "1024", "hlo/replica_all_reduce.hlo"];
+    let huge =
+        ["--num-partitions", "4096", "--slices", "4", "--devices-per-host", "1024", "hlo/replica_all_reduce.hlo"];
     assert_ne!(simulate(&huge).code, Some(0));
 }

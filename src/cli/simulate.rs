@@ -111,7 +111,9 @@ impl Options {
     fn topology(&self, devices: u64) -> Result<Topology, Failure> {
         if devices > MOST_DEVICES {
             let name = self.program.name();
-            return Err(Failure::usage(format!("{name}: the program is for {devices} devices, more than {MOST_DEVICES}")));
+            return Err(Failure::usage(format!(
+                "{name}: the program is for {devices} devices, more than {MOST_DEVICES}"
+            )));
         }
         let hosts = u64::from(self.slices) * u64::from(self.hosts_per_slice);
         let per_host = match self.devices_per_host {
@@ -165,7 +167,17 @@ fn text(prediction: &Prediction, device: &Device) -> String {
         })
         .collect();
     let columns = [
-        "collective", "name", "operands", "#groups", "#runs", "algorithm", "#ICI", "#DCN", "#time", "#per step", "#share",
+        "collective",
+        "name",
+        "operands",
+        "#groups",
+        "#runs",
+        "algorithm",
+        "#ICI",
+        "#DCN",
+        "#time",
+        "#per step",
+        "#share",
         "limit",
     ];
     let no_rate = *device == Device::default();

@@ -82,6 +82,8 @@ pub enum RuntimeError {
          partitions"
     )]
     Replicas(u32),
+    #[error("{}: executables cannot be kept there: {source}", .folder.display())]
+    CompilationCache { folder: std::path::PathBuf, source: std::io::Error },
     #[error("cannot catch SIGTERM: {source}")]
     Signal { source: std::io::Error },
     #[error("cannot agree on a step at which to save before the job is taken away: {0}")]
@@ -124,8 +126,8 @@ impl RuntimeError {
     /// Whether the failure is another process's or the rendezvous's rather than this program's.
     pub fn is_of_peer(&self) -> bool {
         match self {
-            RuntimeError::World(_)
-            | RuntimeError::Mesh(_)
+            RuntimeError::World(error) => !matches!(error, WorldError::Write(_)),
+            RuntimeError::Mesh(_)
             | RuntimeError::Topology(_)
             | RuntimeError::Disagreement(_)
             | RuntimeError::OtherProgram(_)

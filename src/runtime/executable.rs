@@ -18,15 +18,18 @@ use crate::mesh::HloSharding;
 use crate::partition;
 use crate::pjrt::{Buffer, Device, ErrorCode, ExecuteOptions, LoadedExecutable};
 use crate::proto;
+use crate::trace::{self, Event};
 
 use super::arrays::{self, Arguments, GlobalArray, JobLayout, Place};
 use super::native::{self, GlobalProgram};
 use super::pipeline::{CompilerInput, Pipeline};
-use super::{Plan, Runtime, RuntimeError, bridge};
+use super::{Plan, Runtime, RuntimeError, bridge, compilation};
 
 /// A program compiled for the devices of a job. Every process holds one, and all call it in the same order.
 pub struct Executable<'a> {
     runtime: &'a Runtime,
+    /// The same on every process.
+    id: u64,
     layout: JobLayout,
     /// Global id of this process's first device.
     first_device: u32,
@@ -121,14 +124,24 @@ impl<'a> Executable<'a> {
     pub fn compile(runtime: &'a Runtime, plan: Plan, mut program: Option<Program>) -> Result<Self, RuntimeError> {
         let id = runtime.next_program();
         let start = Instant::now();
+        let phase =
+            trace::phase(if runtime.process_index() == 0 { "prepare" } else { "wait for process 0 to prepare" });
         let prepared = runtime.world.from_first(&format!("program/{id}"), || {
             prepare(runtime, plan, program.as_mut().ok_or(RuntimeError::NoProgram)?)
         })?;
+        drop(phase);
         let prepared_after = start.elapsed();
+        if let Some(recorder) = trace::recorder() {
+            recorder.name_program(id as u32, &prepared.name);
+        }
+        let phase = trace::phase("compile");
         let Loaded { executable: mut loaded, parameters, results, donated } =
-            prepared.load(runtime, plan, program.as_ref())?;
+            prepared.load(runtime, id, plan, program.as_ref())?;
+        drop(phase);
         phase::enter(&format!("running '{}'", prepared.name));
+        let phase = trace::phase("wait until all have compiled");
         runtime.world.barrier(&format!("compiled/{id}"))?;
+        drop(phase);
         tracing::debug!(
             "prepared in {prepared_after:?}, compiled everywhere {:?} later",
             start.elapsed() - prepared_after
@@ -154,6 +167,7 @@ impl<'a> Executable<'a> {
         let devices = loaded.addressable_devices().iter().cloned().zip(places).collect();
         Ok(Executable {
             runtime,
+            id,
             layout: JobLayout {
                 replicas,
                 partitions,
@@ -214,12 +228,14 @@ impl<'a> Executable<'a> {
     /// array may have a leading dimension with the array of each replica; without one, all replicas get the same.
     pub fn load(&self, arrays: &[HostArray]) -> Result<Arguments, RuntimeError> {
         let replicas = self.layout.replicas;
+        let _phase = trace::phase("load arguments");
         Arguments::load(&self.runtime.client, &self.devices, &self.parameters, &self.donated, replicas, arrays)
     }
 
     /// Loads the shards of this process's devices, `[device][argument]` in the order of
     /// [`Runtime::local_device_ids`], without the global arrays that they are of.
     pub fn load_shards(&self, shards: &[Vec<HostArray>]) -> Result<Arguments, RuntimeError> {
+        let _phase = trace::phase("load arguments");
         Arguments::load_shards(&self.runtime.client, &self.devices, &self.parameters, &self.donated, shards)
     }
 
@@ -242,8 +258,25 @@ impl<'a> Executable<'a> {
         });
         let launch_id = bound.as_ref().map_or(run as i32, bridge::Run::launch_id);
         let options = ExecuteOptions { launch_id, ..ExecuteOptions::default() };
+        let start = trace::recorder().map(|recorder| (recorder, trace::now()));
         let execution = self.loaded.execute(arguments, &options)?;
-        execution.wait()?;
+        let Some((recorder, start)) = start else {
+            execution.wait()?;
+            return Ok(Results { buffers: execution.outputs });
+        };
+        let ends: Arc<[AtomicU64]> = execution.done.iter().map(|_| AtomicU64::new(0)).collect();
+        for (device, done) in execution.done.iter().enumerate() {
+            let ends = Arc::clone(&ends);
+            done.on_ready(move |_| ends[device].store(trace::now(), Ordering::Release))?;
+        }
+        let outcome = execution.wait();
+        for ((_, place), end) in self.devices.iter().zip(&*ends) {
+            // The plugin may let us go before it calls back.
+            let end = Some(end.load(Ordering::Acquire)).filter(|end| *end > 0).unwrap_or_else(trace::now);
+            let device = (place.replica * self.layout.partitions + place.partition) as u32 - self.first_device;
+            recorder.push(&Event::Step { device, program: self.id as u32, run, start, end });
+        }
+        outcome?;
         Ok(Results { buffers: execution.outputs })
     }
 
@@ -263,6 +296,7 @@ impl<'a> Executable<'a> {
     /// Puts the global results together on process 0; other processes get none. In a program of several replicas,
     /// each result has a leading dimension with the array of each replica.
     pub fn gather(&self, results: &Results) -> Result<Vec<HostArray>, RuntimeError> {
+        let _phase = trace::phase("gather results");
         let gathering = self.gatherings.fetch_add(1, Ordering::Relaxed);
         let mut arrays = Vec::new();
         for (index, result) in self.results.iter().enumerate() {
@@ -360,8 +394,8 @@ struct Loaded {
 }
 
 impl Prepared {
-    /// Compiles for this process's devices.
-    fn load(&self, runtime: &Runtime, plan: Plan, program: Option<&Program>) -> Result<Loaded, RuntimeError> {
+    /// Compiles for this process's devices, as the job's `id`-th program.
+    fn load(&self, runtime: &Runtime, id: u64, plan: Plan, program: Option<&Program>) -> Result<Loaded, RuntimeError> {
         let plugin = runtime.client.plugin();
         phase::enter(&format!("compiling '{}'", self.name));
         let input = match (&self.module, program) {
@@ -377,19 +411,22 @@ impl Prepared {
                     donated: donated(donations),
                 });
             }
-            (PreparedModule::Whole, Some(program)) => CompilerInput::whole(program, plan),
+            (PreparedModule::Whole, Some(program)) => CompilerInput::whole(program, plan, self.tupled),
             (PreparedModule::Whole, None) => return Err(RuntimeError::NoProgram),
             (PreparedModule::Lowered(module), _) => {
                 bridge::register(plugin)?;
-                CompilerInput::lowered(module.clone(), plan, runtime.world.limit())
+                CompilerInput::lowered(module.clone(), plan, runtime.world.limit(), self.tupled)
             }
         };
         library_calls::register(plugin, self.library_calls.iter().map(String::as_str))?;
-        let executable = input.compile(&runtime.client, self.tupled).map_err(|source| match source.code() {
-            Some(ErrorCode::NotFound | ErrorCode::Unimplemented) if !self.unknown.is_empty() => {
+        let executable = compilation::compile(runtime, id, &self.name, input).map_err(|error| match error {
+            RuntimeError::Pjrt(source)
+                if matches!(source.code(), Some(ErrorCode::NotFound | ErrorCode::Unimplemented))
+                    && !self.unknown.is_empty() =>
+            {
                 RuntimeError::CustomCallRefused { source: Box::new(source), unknown: self.unknown.clone() }
             }
-            _ => source.into(),
+            error => error,
         })?;
         let arrays = |arrays: &[PreparedArray]| arrays.iter().map(PreparedArray::decode).collect::<Result<_, _>>();
         Ok(Loaded {

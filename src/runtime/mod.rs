@@ -4,8 +4,10 @@ mod agreement;
 mod array;
 mod arrays;
 pub mod bridge;
+mod compilation;
 mod error;
 mod executable;
+mod gathering;
 mod init;
 mod join;
 pub mod multihost;
@@ -28,14 +30,17 @@ use crate::collective::{Algorithm, CollectiveSpec, Communicator, Limits, Program
 use crate::launch::phase::{self, Phase};
 use crate::pjrt::{Client, Plugin, Value};
 use crate::rendezvous::Progress;
+use crate::trace;
 use crate::transport::mesh::{Choice, MeshError, connect_mesh};
 use crate::transport::{Carrier, Transport};
+use compilation::CompilationCache;
 
 pub use agreement::{Disagreement, Fact};
 pub use array::{Array, ArrayError, Shard};
 pub use arrays::{Arguments, GlobalArray};
 pub use error::{ArgumentError, RuntimeError, StepError};
 pub use executable::{Executable, Results, StepTimes};
+pub use gathering::WriteError;
 pub use init::{InitError, RuntimeBuilder, run};
 pub use join::{is_loopback, join, listen_for_peers};
 pub use native::{DeviceOptions, OPTIONS_OF_JOB};
@@ -55,6 +60,7 @@ pub struct Runtime {
     /// `None` in a job of one process.
     transport: Option<Arc<dyn Transport>>,
     communicator: Arc<Communicator>,
+    compilation_cache: OnceLock<CompilationCache>,
     programs: AtomicU64,
     gatherings: AtomicU64,
     preemption: OnceLock<preemption::Preemption>,
@@ -99,7 +105,13 @@ pub struct DataPlaneOptions {
 impl Default for DataPlaneOptions {
     fn default() -> Self {
         let transport = Carrier::Mesh(Choice::Auto);
-        DataPlaneOptions { address: IpAddr::V4(Ipv4Addr::LOCALHOST), secret: [0; 32], identity: None, transport, algorithm: Algorithm::Auto }
+        DataPlaneOptions {
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            secret: [0; 32],
+            identity: None,
+            transport,
+            algorithm: Algorithm::Auto,
+        }
     }
 }
 
@@ -113,12 +125,17 @@ impl Runtime {
     ) -> Result<Runtime, RuntimeError> {
         let mut opening = Opening::default();
         let mut lap = Instant::now();
-        let mut took = |step: &mut Duration| *step = std::mem::replace(&mut lap, Instant::now()).elapsed();
+        let mut phase = trace::phase("load the plugin");
+        let mut took = |step: &mut Duration, next: Option<&str>| {
+            *step = std::mem::replace(&mut lap, Instant::now()).elapsed();
+            phase = None;
+            phase = next.and_then(trace::phase);
+        };
         native::prepare(&world, plugin, data_plane.address)?;
         let plugin = Plugin::load(plugin)?;
-        took(&mut opening.plugin);
+        took(&mut opening.plugin, Some("create the client"));
         let native::Opened { client, is_native } = native::open(&plugin, &devices.into(), &world)?;
-        took(&mut opening.client);
+        took(&mut opening.client, Some("learn of all devices"));
         let listener = match data_plane.transport {
             Carrier::Mesh(_) if world.process_count() > 1 => Some(listen(data_plane.address)?),
             _ => None,
@@ -129,7 +146,7 @@ impl Runtime {
         if is_native {
             native::check_view(&client, &topology)?;
         }
-        took(&mut opening.topology);
+        took(&mut opening.topology, Some("connect"));
         let transport: Option<Arc<dyn Transport>> = match (listener, &data_plane.transport) {
             (Some(listener), Carrier::Mesh(choice)) => {
                 Some(connect(&world, &topology, listener, &data_plane, *choice)?)
@@ -145,7 +162,8 @@ impl Runtime {
         };
         // The coordinator watches over waits, and knows who is to blame. This is for what escapes it.
         let limits = Limits { timeout: world.limit().saturating_add(UNWATCHED) };
-        let communicator = Arc::new(Communicator::with_algorithm(devices, transport.clone(), limits, data_plane.algorithm)?);
+        let communicator =
+            Arc::new(Communicator::with_algorithm(devices, transport.clone(), limits, data_plane.algorithm)?);
         let of_job = Arc::downgrade(&communicator);
         world.on_abort(move |abort| {
             if let Some(communicator) = of_job.upgrade() {
@@ -157,7 +175,9 @@ impl Runtime {
             let device_count = topology.device_ids(world.process_index()).len() as u32;
             move || progress(of_job.upgrade().as_deref(), device_count)
         });
-        took(&mut opening.transport);
+        took(&mut opening.transport, None);
+        drop(took);
+        identify(&world, &topology);
         tracing::debug!(
             "opened {} of {} devices: {opening:?}",
             topology.device_ids(world.process_index()).len(),
@@ -170,12 +190,25 @@ impl Runtime {
             topology,
             transport,
             communicator,
+            compilation_cache: OnceLock::new(),
             programs: AtomicU64::new(0),
             gatherings: AtomicU64::new(0),
             preemption: OnceLock::new(),
             unfinished: Mutex::default(),
             opening,
         })
+    }
+
+    /// Keeps executables in this folder and finds those of earlier jobs there, as JAX does in its compilation cache. What is in
+    /// it is executed, so it must belong to users who are trusted. A folder once set stays.
+    ///
+    /// # Errors
+    /// It cannot be made or written to.
+    pub fn keep_executables(&self, folder: &Path) -> Result<(), RuntimeError> {
+        let wrong = |source| RuntimeError::CompilationCache { folder: folder.to_owned(), source };
+        let cache = CompilationCache::open(folder).map_err(wrong)?;
+        self.compilation_cache.get_or_init(|| cache);
+        Ok(())
     }
 
     /// How long the steps of opening took.
@@ -227,6 +260,18 @@ impl Runtime {
     /// A number that all processes give the same gathering of arrays, or another thing that they do together once.
     pub(crate) fn next_gathering(&self) -> u64 {
         self.gatherings.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// Tells the timeline which devices this process has.
+fn identify(world: &World, topology: &Topology) {
+    let process = topology.processes().get(world.process_index() as usize);
+    if let (Some(recorder), Some(process)) = (trace::recorder(), process) {
+        recorder.identify(|identity| {
+            identity.host = process.host.clone();
+            identity.first_device = process.devices.first().map_or(0, |device| device.id);
+            identity.devices = process.devices.iter().map(|device| device.kind.clone()).collect();
+        });
     }
 }
 

@@ -130,8 +130,8 @@ fn create_native(plugin: &Plugin, options: &DeviceOptions, world: &World) -> pjr
         return plugin.create_client(&options.create_options, None);
     }
     let store = Arc::new(Store(world.clone()));
-    let place =
-        [(NODE_ID, world.process_index()), (NUM_NODES, world.process_count())].map(|(name, number)| (name, number.into()));
+    let place = [(NODE_ID, world.process_index()), (NUM_NODES, world.process_count())]
+        .map(|(name, number)| (name, number.into()));
     let mut all = options.create_options.clone();
     all.extend(place.map(|(name, number)| (name.to_owned(), Value::Int(number))));
     match plugin.create_client(&all, Some(store.clone())) {
@@ -226,9 +226,7 @@ impl KeyValueStore for Store {
         let limit = timeout.min(self.0.limit());
         match self.0.get_bytes(&name_of(key), limit) {
             Ok(Some(value)) => Ok(value),
-            Ok(None) => {
-                Err(format!("no process has put '{key}' within {} s{}", limit.as_secs_f64(), self.silent()))
-            }
+            Ok(None) => Err(format!("no process has put '{key}' within {} s{}", limit.as_secs_f64(), self.silent())),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -269,10 +267,9 @@ pub(super) fn prepare_program(
         hlo::Program::Mlir(_) => ("the program".to_owned(), false),
     };
     let ids: Vec<i64> = plugin_ids(topology).map(i64::from).collect();
-    let input = CompilerInput::whole(program, plan);
+    let input = CompilerInput::whole(program, plan, tupled);
     let options = CompileOptions {
         device_assignment: Some(DeviceAssignment(ids.chunks(plan.partitions as usize).map(<[i64]>::to_vec).collect())),
-        parameter_is_tupled_arguments: tupled,
         ..input.options
     };
     let is_mlir = input.format == ProgramFormat::Mlir;

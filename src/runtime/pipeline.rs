@@ -12,6 +12,7 @@ use crate::partition::{self, GlobalArg, Partitioned};
 use crate::pjrt::{self, Client, CompileOptions, LoadedExecutable, Plugin, ProgramFormat, Value};
 use crate::proto::HloModuleProto;
 use crate::proto::op_sharding::Type;
+use crate::trace;
 
 use super::{Plan, RuntimeError, bridge};
 
@@ -52,13 +53,17 @@ impl Pipeline {
             Program::Hlo(module) => format!("partitioning '{}'", module.proto.name),
             Program::Mlir(_) => "importing and partitioning the program".to_owned(),
         });
+        let phase = trace::phase("partition");
         let mut partitioned = partition::partition(plugin, program, layout.replicas, layout.partitions)?;
+        drop(phase);
         hlo::remove_dead_code(&mut partitioned.module.proto);
         let unknown = unknown_targets(&partitioned.module);
         let instructions =
             partitioned.module.proto.computations.iter().flat_map(|computation| &computation.instructions);
         let library_calls = count_targets(instructions).into_keys().map(str::to_owned).collect();
+        let phase = trace::phase("lower");
         let lowered = lower::lower(&partitioned.module, layout);
+        drop(phase);
         let was_partitioned = matches!(program, Program::Hlo(module) if partition::is_partitioned(module));
         if was_partitioned && layout.partitions > 1 {
             note(&mut notes, about_partitioned(&partitioned.results));
@@ -105,16 +110,16 @@ impl Pipeline {
         phase::enter(&format!("compiling '{}'", self.partitioned.module.proto.name));
         let library_calls = self.library_calls;
         let mut input = if self.runs_whole {
-            CompilerInput::whole(program, plan)
+            CompilerInput::whole(program, plan, tupled)
         } else {
             bridge::register(client.plugin())?;
-            CompilerInput::lowered(self.lowered?.module.proto.encode_to_vec(), plan, Duration::MAX)
+            CompilerInput::lowered(self.lowered?.module.proto.encode_to_vec(), plan, Duration::MAX, tupled)
         };
         input.options.env_overrides.extend(flags);
         if client.platform_name()? == "cpu" {
             library_calls::register(client.plugin(), library_calls.iter().map(String::as_str))?;
         }
-        Ok(input.compile(client, tupled)?)
+        Ok(input.compile(client)?)
     }
 }
 
@@ -197,8 +202,8 @@ fn about_partitioned(results: &[GlobalArg]) -> String {
 }
 
 impl CompilerInput {
-    /// The program as it is, for a process that has all devices.
-    pub fn whole(program: &Program, plan: Plan) -> CompilerInput {
+    /// The program as it is, for a process that has all devices; whether it is `tupled` is as [`Pipeline::is_tupled`] says.
+    pub fn whole(program: &Program, plan: Plan, tupled: bool) -> CompilerInput {
         let config = match program {
             Program::Hlo(module) => module.config.clone(),
             Program::Mlir(_) => ModuleConfig::default(),
@@ -210,6 +215,7 @@ impl CompilerInput {
             use_shardy_partitioner: partition::uses_shardy(program),
             allow_spmd_sharding_propagation_to_parameters: config.allow_spmd_sharding_propagation_to_parameters,
             allow_spmd_sharding_propagation_to_output: config.allow_spmd_sharding_propagation_to_output,
+            parameter_is_tupled_arguments: tupled,
             ..CompileOptions::default()
         };
         let (code, format) = partition::program_bytes(program);
@@ -217,13 +223,15 @@ impl CompilerInput {
     }
 
     /// A lowered module, for the devices of any one process. Processes wait `limit` for each other.
-    pub fn lowered(module: Vec<u8>, plan: Plan, limit: Duration) -> CompilerInput {
-        let options = bridge::compile_options(plan.devices_per_process, limit);
+    pub fn lowered(module: Vec<u8>, plan: Plan, limit: Duration, tupled: bool) -> CompilerInput {
+        let options = CompileOptions {
+            parameter_is_tupled_arguments: tupled,
+            ..bridge::compile_options(plan.devices_per_process, limit)
+        };
         CompilerInput { code: module, format: ProgramFormat::Hlo, options }
     }
 
-    pub fn compile(self, client: &Client, tupled: bool) -> pjrt::Result<LoadedExecutable> {
-        let options = CompileOptions { parameter_is_tupled_arguments: tupled, ..self.options };
-        client.compile(&pjrt::Program { code: &self.code, format: self.format }, &options.encode())
+    pub fn compile(&self, client: &Client) -> pjrt::Result<LoadedExecutable> {
+        client.compile(&pjrt::Program { code: &self.code, format: self.format }, &self.options.encode())
     }
 }

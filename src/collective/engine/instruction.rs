@@ -133,6 +133,12 @@ impl Instruction {
         self.groups.get(group as usize)?.as_ref()
     }
 
+    /// The first local device of a group.
+    pub fn first_local_device(&self, group: u32) -> u32 {
+        let in_group = |(_, place): &(u32, &Option<(u32, usize)>)| place.is_some_and(|(its, _)| its == group);
+        (0..).zip(&self.places).find(in_group).map_or(0, |(device, _)| device)
+    }
+
     /// The group and rank of a local device whose buffers fit the instruction.
     pub fn check_call(
         &self,

@@ -1,6 +1,7 @@
 mod divergence;
 mod instruction;
 mod run;
+mod times;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +19,7 @@ use super::scratch::ScratchPool;
 use super::spec::CollectiveSpec;
 pub(crate) use instruction::ONE_STEP_LIMIT;
 use instruction::{Instruction, LocalGroup, Pace};
+use times::Times;
 
 /// Limits of a [`Communicator`].
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +69,7 @@ struct Instance {
     /// Device and what lets it go on, in the same order.
     waiting: Vec<(u32, Done)>,
     since: Instant,
+    times: Option<Times>,
 }
 
 /// Whether the processes of an island, a slice or else a host, act together towards other islands.
@@ -212,6 +215,7 @@ impl Communicator {
             let key = spec.key;
             let Shared { world, processes, islands, algorithm, .. } = &*self.shared;
             let instruction = Instruction::new(spec, world, processes, islands, *algorithm)?;
+            times::describe(id, &instruction);
             let name = instruction.spec.name.clone();
             if instructions.insert(key, Arc::new(instruction)).is_some() {
                 let problem = format!("key {key} belongs to another instruction as well");
@@ -345,8 +349,12 @@ impl ProgramCollectives {
             calls: Vec::with_capacity(local_ranks),
             waiting: Vec::with_capacity(local_ranks),
             since: Instant::now(),
+            times: Times::new(instruction.first_local_device(group)),
         });
         let place = instance.calls.partition_point(|other| other.rank < rank);
+        if let Some(times) = &mut instance.times {
+            times.arrive(local_device);
+        }
         instance.calls.insert(place, call);
         instance.waiting.insert(place, (local_device, done));
         if instance.calls.len() == local_ranks {
@@ -372,6 +380,13 @@ impl ProgramCollectives {
 impl Instance {
     fn local(&self) -> Option<&LocalGroup> {
         self.instruction.local(self.id.group)
+    }
+
+    /// Tells the timeline that the devices are about to go on.
+    fn record(&self) {
+        if let Some(times) = &self.times {
+            times.record(&self.id, self.local().map_or(0, |local| local.group.local_ranks().len()));
+        }
     }
 }
 
@@ -413,7 +428,9 @@ impl Shared {
         if let Some(transport) = &self.transport {
             transport.abort(&first.to_string());
         }
-        for Instance { calls, waiting, .. } in pending {
+        for instance in pending {
+            instance.record();
+            let Instance { calls, waiting, .. } = instance;
             drop(calls);
             waiting.into_iter().for_each(|(_, done)| done(Err(first.clone())));
         }

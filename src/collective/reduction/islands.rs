@@ -195,9 +195,8 @@ impl<'a> Reduction<'a> {
         // A process gives to another one pieces for several targets.
         let step = |round: usize, target: usize| (round * group.parts.len() + target) as u32;
         let rounds = targets.iter().map(|(.., pieces)| pieces.len()).max().unwrap_or(0);
-        let depth = |parts: &mut dyn Iterator<Item = usize>| {
-            parts.map(|part| exchange.depth(process(part))).max().unwrap_or(1)
-        };
+        let depth =
+            |parts: &mut dyn Iterator<Item = usize>| parts.map(|part| exchange.depth(process(part))).max().unwrap_or(1);
         let near = depth(&mut islands[island].iter().copied().filter(|&part| part != group.mine));
         let far = depth(&mut islands.iter().flatten().copied().filter(|&part| group.place(part).0 != island));
         let operands = calls[0].args.clone();

@@ -137,8 +137,7 @@ pub fn simulate(
         device.flops.map(|rate| cost.flops.saturating_add(cost.transcendentals) as f64 / rate),
         device.memory_bandwidth.map(|rate| memory_bytes as f64 / rate),
     ];
-    let compute_seconds =
-        device.compute_seconds.unwrap_or_else(|| of_rates.into_iter().flatten().fold(0.0, f64::max));
+    let compute_seconds = device.compute_seconds.unwrap_or_else(|| of_rates.into_iter().flatten().fold(0.0, f64::max));
     let collective_seconds = collectives.iter().map(|collective| collective.step_seconds).sum();
     Ok(Prediction {
         name: module.proto.name.clone(),
@@ -213,12 +212,7 @@ fn limit(collectives: &[Collective]) -> Limit {
     most.map_or(Limit::Nothing, |(limit, _)| limit)
 }
 
-fn memory_bytes(
-    module: &HloModule,
-    graph: &Graph,
-    order: &[(usize, &HloInstructionProto)],
-    runs: &[Runs],
-) -> u64 {
+fn memory_bytes(module: &HloModule, graph: &Graph, order: &[(usize, &HloInstructionProto)], runs: &[Runs]) -> u64 {
     let bytes = |shape: &crate::proto::ShapeProto| {
         shape::leaves(shape).into_iter().filter_map(shape::byte_size).fold(0, u64::saturating_add)
     };
