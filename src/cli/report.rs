@@ -50,6 +50,15 @@ pub fn check_writable(path: &Path) -> Result<(), Failure> {
     writable.with_context(|| format!("cannot write {}", path.display())).map_err(Failure::program)
 }
 
+/// Seconds, as people read them.
+pub fn time(seconds: f64) -> String {
+    match seconds {
+        ..1e-3 => format!("{:.1} µs", seconds * 1e6),
+        ..1.0 => format!("{:.2} ms", seconds * 1e3),
+        _ => format!("{seconds:.2} s"),
+    }
+}
+
 /// Dense ids as `0-3`.
 pub fn id_range(devices: &[Device]) -> String {
     match devices {

@@ -21,6 +21,7 @@ use crate::proto;
 use crate::trace::{self, Event};
 
 use super::arrays::{self, Arguments, GlobalArray, JobLayout, Place};
+use super::native::{self, GlobalProgram};
 use super::pipeline::{CompilerInput, Pipeline};
 use super::{Plan, Runtime, RuntimeError, bridge, compilation};
 
@@ -94,7 +95,7 @@ struct Prepared {
     unknown: Vec<UnknownTarget>,
     /// The program takes its arguments as one tuple.
     tupled: bool,
-    /// Arguments whose memory results take.
+    /// Arguments whose memory results take. A plugin that partitions by itself tells this later, as what follows.
     donated: Vec<usize>,
     parameters: Vec<PreparedArray>,
     results: Vec<PreparedArray>,
@@ -106,6 +107,8 @@ enum PreparedModule {
     Whole,
     /// A serialized module for the devices of any one process.
     Lowered(Vec<u8>),
+    /// The program as it is, for a plugin that sees the devices of all processes.
+    Global(GlobalProgram),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -131,26 +134,9 @@ impl<'a> Executable<'a> {
         if let Some(recorder) = trace::recorder() {
             recorder.name_program(id as u32, &prepared.name);
         }
-        let input = match (&prepared.module, &program) {
-            (PreparedModule::Whole, Some(program)) => CompilerInput::whole(program, plan, prepared.tupled),
-            (PreparedModule::Whole, None) => return Err(RuntimeError::NoProgram),
-            (PreparedModule::Lowered(module), _) => {
-                bridge::register(runtime.client.plugin())?;
-                CompilerInput::lowered(module.clone(), plan, runtime.world.limit(), prepared.tupled)
-            }
-        };
-        library_calls::register(runtime.client.plugin(), prepared.library_calls.iter().map(String::as_str))?;
-        phase::enter(&format!("compiling '{}'", prepared.name));
         let phase = trace::phase("compile");
-        let mut loaded = compilation::compile(runtime, id, &prepared.name, input).map_err(|error| match error {
-            RuntimeError::Pjrt(source)
-                if matches!(source.code(), Some(ErrorCode::NotFound | ErrorCode::Unimplemented))
-                    && !prepared.unknown.is_empty() =>
-            {
-                RuntimeError::CustomCallRefused { source: Box::new(source), unknown: prepared.unknown.clone() }
-            }
-            error => error,
-        })?;
+        let Loaded { executable: mut loaded, parameters, results, donated } =
+            prepared.load(runtime, id, plan, program.as_ref())?;
         drop(phase);
         phase::enter(&format!("running '{}'", prepared.name));
         let phase = trace::phase("wait until all have compiled");
@@ -160,19 +146,20 @@ impl<'a> Executable<'a> {
             "prepared in {prepared_after:?}, compiled everywhere {:?} later",
             start.elapsed() - prepared_after
         );
-        let parameters: Vec<GlobalArray> =
-            prepared.parameters.into_iter().map(PreparedArray::decode).collect::<Result<_, _>>()?;
         let shards: Vec<Vec<i64>> = parameters
             .iter()
             .map(|parameter| parameter.sharding.shard_shape(&parameter.dims))
             .collect::<Result<_, _>>()?;
         loaded.declare_parameters(parameters.iter().map(|it| it.dtype).zip(shards.iter().map(Vec::as_slice)))?;
         let collectives = match prepared.module {
-            PreparedModule::Whole => None,
+            PreparedModule::Whole | PreparedModule::Global(_) => None,
             PreparedModule::Lowered(_) => Some(runtime.communicator.program(id, prepared.collectives)?),
         };
         let (replicas, partitions) = (plan.replicas as usize, plan.partitions as usize);
-        let global_ids = runtime.local_device_ids();
+        let global_ids = match runtime.is_native {
+            true => native::global_ids(&loaded, &runtime.topology),
+            false => runtime.local_device_ids(),
+        };
         let places = global_ids
             .iter()
             .map(|&id| id as usize)
@@ -191,8 +178,8 @@ impl<'a> Executable<'a> {
             name: prepared.name,
             notes: prepared.notes,
             parameters,
-            results: prepared.results.into_iter().map(PreparedArray::decode).collect::<Result<_, _>>()?,
-            donated: prepared.donated,
+            results,
+            donated,
             loaded,
             devices,
             collectives,
@@ -341,15 +328,16 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepa
         partitions: plan.partitions.into(),
         devices_per_process: runtime.topology.devices_per_process(),
     };
+    if runtime.is_native {
+        return prepare_native(runtime, plan, program);
+    }
     let pipeline = Pipeline::new(runtime.client.plugin(), program, &layout)?;
     let is_cpu = runtime.client.platform_name()? == "cpu";
     if is_cpu && pipeline.unknown.iter().any(|target| target.on_cpu == Availability::Never) {
         return Err(RuntimeError::CustomCalls(pipeline.unknown));
     }
     let tupled = pipeline.is_tupled();
-    let mut donated: Vec<usize> = pipeline.donations().into_iter().map(|(argument, _)| argument).collect();
-    donated.sort_unstable();
-    donated.dedup();
+    let donated = donated(pipeline.donations());
     let Pipeline { partitioned, lowered, runs_whole, notes, library_calls, unknown } = pipeline;
     let library_calls = if is_cpu { library_calls } else { Vec::new() };
     let (module, collectives) = if runs_whole {
@@ -372,15 +360,93 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepa
     })
 }
 
+/// For a plugin that sees all devices, which partitions the program itself.
+fn prepare_native(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepared, RuntimeError> {
+    let (global, name, notes) = native::prepare_program(program, plan, &runtime.topology)?;
+    Ok(Prepared {
+        name,
+        notes,
+        module: PreparedModule::Global(global),
+        collectives: Vec::new(),
+        library_calls: Vec::new(),
+        unknown: Vec::new(),
+        tupled: false,
+        donated: Vec::new(),
+        parameters: Vec::new(),
+        results: Vec::new(),
+    })
+}
+
+/// The arguments among donations, each once.
+fn donated(donations: Vec<(usize, Option<usize>)>) -> Vec<usize> {
+    let mut donated: Vec<usize> = donations.into_iter().map(|(argument, _)| argument).collect();
+    donated.sort_unstable();
+    donated.dedup();
+    donated
+}
+
+/// A program on this process's devices.
+struct Loaded {
+    executable: LoadedExecutable,
+    parameters: Vec<GlobalArray>,
+    results: Vec<GlobalArray>,
+    donated: Vec<usize>,
+}
+
+impl Prepared {
+    /// Compiles for this process's devices, as the job's `id`-th program.
+    fn load(&self, runtime: &Runtime, id: u64, plan: Plan, program: Option<&Program>) -> Result<Loaded, RuntimeError> {
+        let plugin = runtime.client.plugin();
+        phase::enter(&format!("compiling '{}'", self.name));
+        let input = match (&self.module, program) {
+            (PreparedModule::Global(global), _) => {
+                let native::Compiled { executable, signature, donations } = global.compile(&runtime.client, plan)?;
+                let arrays = |arrays: &[partition::GlobalArg]| -> Result<Vec<GlobalArray>, RuntimeError> {
+                    arrays.iter().map(|array| PreparedArray::encode(array)?.decode()).collect()
+                };
+                return Ok(Loaded {
+                    executable,
+                    parameters: arrays(&signature.parameters)?,
+                    results: arrays(&signature.results)?,
+                    donated: donated(donations),
+                });
+            }
+            (PreparedModule::Whole, Some(program)) => CompilerInput::whole(program, plan, self.tupled),
+            (PreparedModule::Whole, None) => return Err(RuntimeError::NoProgram),
+            (PreparedModule::Lowered(module), _) => {
+                bridge::register(plugin)?;
+                CompilerInput::lowered(module.clone(), plan, runtime.world.limit(), self.tupled)
+            }
+        };
+        library_calls::register(plugin, self.library_calls.iter().map(String::as_str))?;
+        let executable = compilation::compile(runtime, id, &self.name, input).map_err(|error| match error {
+            RuntimeError::Pjrt(source)
+                if matches!(source.code(), Some(ErrorCode::NotFound | ErrorCode::Unimplemented))
+                    && !self.unknown.is_empty() =>
+            {
+                RuntimeError::CustomCallRefused { source: Box::new(source), unknown: self.unknown.clone() }
+            }
+            error => error,
+        })?;
+        let arrays = |arrays: &[PreparedArray]| arrays.iter().map(PreparedArray::decode).collect::<Result<_, _>>();
+        Ok(Loaded {
+            executable,
+            parameters: arrays(&self.parameters)?,
+            results: arrays(&self.results)?,
+            donated: self.donated.clone(),
+        })
+    }
+}
+
 impl PreparedArray {
     fn encode(array: &partition::GlobalArg) -> Result<PreparedArray, RuntimeError> {
         let dtype = shape::dtype(&array.shape).ok_or_else(|| RuntimeError::ArrayType(shape::text(&array.shape)))?;
         Ok(PreparedArray { dtype, dims: array.shape.dimensions.clone(), sharding: array.sharding.encode_to_vec() })
     }
 
-    fn decode(self) -> Result<GlobalArray, RuntimeError> {
+    fn decode(&self) -> Result<GlobalArray, RuntimeError> {
         let sharding = proto::OpSharding::decode_from_slice(&self.sharding)
             .map_err(|source| RuntimeError::Malformed { what: "a sharding", source })?;
-        Ok(GlobalArray { dtype: self.dtype, dims: self.dims, sharding: HloSharding::from_proto(&sharding)? })
+        Ok(GlobalArray { dtype: self.dtype, dims: self.dims.clone(), sharding: HloSharding::from_proto(&sharding)? })
     }
 }

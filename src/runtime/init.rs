@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use crate::cluster::{self, ClusterError, Detected, Environment, Part};
 use crate::launch::{ControllerEnv, EnvironmentError, PEER_FAILED, Settings};
+use crate::pjrt::Value;
 use crate::plugins::{self, FindError};
 use crate::rendezvous::{self, Abort, Heartbeat, JoinError, JoinOptions};
 use crate::transport::mesh::Choice;
 
 use super::join::{join, listen_for_peers};
-use super::{DataPlaneOptions, Runtime, RuntimeError, World, WriteError};
+use super::{DataPlaneOptions, DeviceOptions, Runtime, RuntimeError, World, WriteError};
 
 /// How a process joins its job; see [`Runtime::builder`].
 #[derive(Clone, Debug, Default)]
@@ -22,6 +23,7 @@ pub struct RuntimeBuilder {
     devices_per_process: Option<u32>,
     plugin: Option<String>,
     compilation_cache: Option<PathBuf>,
+    plugin_options: Vec<(String, Value)>,
     alone: bool,
 }
 
@@ -125,6 +127,12 @@ impl RuntimeBuilder {
         self
     }
 
+    /// A create option of the plugin's own, such as `memory_fraction` for GPUs.
+    pub fn plugin_option(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.plugin_options.push((name.into(), value.into()));
+        self
+    }
+
     /// A job of this process alone, whoever started it.
     pub fn alone(mut self) -> Self {
         self.alone = true;
@@ -139,7 +147,8 @@ impl RuntimeBuilder {
         let settings = Settings::from_env()?;
         let plugin = settings.plugin.clone().or(self.plugin);
         let plugin: PathBuf = plugins::find(plugin.as_deref())?.path;
-        let devices = settings.devices_per_process.or(self.devices_per_process).unwrap_or(1);
+        let per_process = settings.devices_per_process.or(self.devices_per_process);
+        let devices = DeviceOptions { per_process, create_options: self.plugin_options };
         let (world, data_plane) = if self.alone { alone(&settings)? } else { meet(&settings)? };
         let runtime = Runtime::open(world, &plugin, devices, data_plane)?;
         if let Some(folder) = settings.compilation_cache.or(self.compilation_cache) {

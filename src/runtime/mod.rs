@@ -11,6 +11,7 @@ mod gathering;
 mod init;
 mod join;
 pub mod multihost;
+mod native;
 mod pipeline;
 mod plan;
 mod preemption;
@@ -25,7 +26,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::channel::Identity;
-use crate::collective::{CollectiveSpec, Communicator, Limits, ProgramCollectives, World as Devices};
+use crate::collective::{Algorithm, CollectiveSpec, Communicator, Limits, ProgramCollectives, World as Devices};
 use crate::launch::phase::{self, Phase};
 use crate::pjrt::{Client, Plugin, Value};
 use crate::rendezvous::Progress;
@@ -42,7 +43,8 @@ pub use executable::{Executable, Results, StepTimes};
 pub use gathering::WriteError;
 pub use init::{InitError, RuntimeBuilder, run};
 pub use join::{is_loopback, join, listen_for_peers};
-pub use pipeline::Pipeline;
+pub use native::{DeviceOptions, OPTIONS_OF_JOB};
+pub use pipeline::{Pipeline, program_of_one_device};
 pub use plan::{Plan, PlanError, Request};
 pub use program::Program;
 pub use topology::{Device, Process, Topology, TopologyError};
@@ -52,6 +54,8 @@ pub use world::{World, WorldError};
 pub struct Runtime {
     world: World,
     client: Client,
+    /// Whether the plugin runs whole programs over the devices of all processes.
+    is_native: bool,
     topology: Topology,
     /// `None` in a job of one process.
     transport: Option<Arc<dyn Transport>>,
@@ -94,22 +98,29 @@ pub struct DataPlaneOptions {
     pub identity: Option<Identity>,
     /// What carries the data.
     pub transport: Carrier,
+    /// How collectives go between slices, or else hosts.
+    pub algorithm: Algorithm,
 }
 
 impl Default for DataPlaneOptions {
     fn default() -> Self {
         let transport = Carrier::Mesh(Choice::Auto);
-        DataPlaneOptions { address: IpAddr::V4(Ipv4Addr::LOCALHOST), secret: [0; 32], identity: None, transport }
+        DataPlaneOptions {
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            secret: [0; 32],
+            identity: None,
+            transport,
+            algorithm: Algorithm::Auto,
+        }
     }
 }
 
 impl Runtime {
-    /// Opens this process's devices and meets the others. `devices_per_process` asks plugins that can choose (CPU) for
-    /// that many; with other plugins it must be what the host has.
+    /// Opens this process's devices and meets the others. `devices` may be just their number.
     pub fn open(
         world: World,
         plugin: &Path,
-        devices_per_process: u32,
+        devices: impl Into<DeviceOptions>,
         data_plane: DataPlaneOptions,
     ) -> Result<Runtime, RuntimeError> {
         let mut opening = Opening::default();
@@ -120,9 +131,10 @@ impl Runtime {
             phase = None;
             phase = next.and_then(trace::phase);
         };
+        native::prepare(&world, plugin, data_plane.address)?;
         let plugin = Plugin::load(plugin)?;
         took(&mut opening.plugin, Some("create the client"));
-        let client = create_client(&plugin, devices_per_process)?;
+        let native::Opened { client, is_native } = native::open(&plugin, &devices.into(), &world)?;
         took(&mut opening.client, Some("learn of all devices"));
         let listener = match data_plane.transport {
             Carrier::Mesh(_) if world.process_count() > 1 => Some(listen(data_plane.address)?),
@@ -131,6 +143,9 @@ impl Runtime {
         let data_address = listener.as_ref().map(|listener| listener.local_addr()).transpose().map_err(listen_error)?;
         let processes = world.all_gather("topology", describe(&client, world.slice_index(), data_address)?)?;
         let topology = Topology::new(processes)?;
+        if is_native {
+            native::check_view(&client, &topology)?;
+        }
         took(&mut opening.topology, Some("connect"));
         let transport: Option<Arc<dyn Transport>> = match (listener, &data_plane.transport) {
             (Some(listener), Carrier::Mesh(choice)) => {
@@ -147,7 +162,8 @@ impl Runtime {
         };
         // The coordinator watches over waits, and knows who is to blame. This is for what escapes it.
         let limits = Limits { timeout: world.limit().saturating_add(UNWATCHED) };
-        let communicator = Arc::new(Communicator::new(devices, transport.clone(), limits)?);
+        let communicator =
+            Arc::new(Communicator::with_algorithm(devices, transport.clone(), limits, data_plane.algorithm)?);
         let of_job = Arc::downgrade(&communicator);
         world.on_abort(move |abort| {
             if let Some(communicator) = of_job.upgrade() {
@@ -170,6 +186,7 @@ impl Runtime {
         Ok(Runtime {
             world,
             client,
+            is_native,
             topology,
             transport,
             communicator,
@@ -298,21 +315,9 @@ fn over_mpi(
     Ok(Arc::new(crate::transport::mpi::MpiTransport::new(session, processes_here)?))
 }
 
-/// A client with this many devices, where the plugin can choose.
+/// A client with this many devices, of a process that no other one matters to.
 pub(crate) fn create_client(plugin: &Plugin, devices: u32) -> Result<Client, RuntimeError> {
-    let device_count = [("cpu_device_count".to_owned(), Value::Int(devices.into()))];
-    let client = match plugin.create_client(&device_count, None) {
-        // Plugins of other platforms have as many devices as the host, and may refuse an option that they do not know.
-        Err(error) if error.code() == Some(crate::pjrt::ErrorCode::InvalidArgument) => {
-            plugin.create_client(&[], None)?
-        }
-        client => client?,
-    };
-    let found = client.addressable_devices().len();
-    if found != devices as usize {
-        return Err(RuntimeError::LocalDevices { asked: devices, found });
-    }
-    Ok(client)
+    Ok(native::open(plugin, &devices.into(), &World::alone())?.client)
 }
 
 fn describe(client: &Client, slice_index: u32, data_address: Option<SocketAddr>) -> Result<Process, RuntimeError> {
@@ -323,7 +328,7 @@ fn describe(client: &Client, slice_index: u32, data_address: Option<SocketAddr>)
             Some(Value::Int(index)) => u32::try_from(*index).unwrap_or(slice_index),
             _ => slice_index,
         };
-        Ok(Device { id: 0, kind: device.kind()?, slice_index })
+        Ok(Device { id: 0, plugin_id: device.id(), kind: device.kind()?, slice_index })
     };
     let version = client.plugin().api_version();
     Ok(Process {

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use buffa::Message;
 
-use crate::hlo::{self, ModuleConfig, Program, shape};
+use crate::hlo::{self, HloModule, ModuleConfig, Program, shape};
 use crate::launch::phase;
 use crate::library_calls::{self, UnknownTarget, count_targets, unknown_targets};
 use crate::lower::{self, Layout, Lowered, replay};
 use crate::partition::{self, GlobalArg, Partitioned};
 use crate::pjrt::{self, Client, CompileOptions, LoadedExecutable, Plugin, ProgramFormat, Value};
+use crate::proto::HloModuleProto;
 use crate::proto::op_sharding::Type;
 use crate::trace;
 
@@ -47,26 +48,7 @@ impl Pipeline {
     /// Verifies, partitions and lowers a program. It is brought into the form that plugins of every age take.
     pub fn new(plugin: &Plugin, program: &mut Program, layout: &Layout) -> Result<Pipeline, RuntimeError> {
         let mut notes = Vec::new();
-        if let Program::Hlo(module) = program {
-            hlo::verify(module, layout.replicas, layout.partitions)?;
-            if let Some(evidence) = replay::compiled_because(module) {
-                note(
-                    &mut notes,
-                    format!(
-                        "compiled dump ({evidence}): schedule, layouts and fusions are undone before it is compiled again"
-                    ),
-                );
-                replay::undo(module)?;
-                module.source = None;
-                hlo::verify(module, layout.replicas, layout.partitions)?;
-            }
-            hlo::remove_dead_code(&mut module.proto);
-            hlo::groups::expand_replica_groups(&mut module.proto).map_err(lower::Error::from)?;
-            let program_shape = module.proto.host_program_shape.get_or_insert_default();
-            // Arguments and results travel row-major, and plugins take the program's word for it.
-            program_shape.parameters.iter_mut().for_each(shape::set_row_major);
-            shape::set_row_major(program_shape.result.get_or_insert_default());
-        }
+        normalize(program, layout.replicas, layout.partitions, &mut notes)?;
         phase::enter(&match program {
             Program::Hlo(module) => format!("partitioning '{}'", module.proto.name),
             Program::Mlir(_) => "importing and partitioning the program".to_owned(),
@@ -104,24 +86,12 @@ impl Pipeline {
 
     /// Whether the program takes its arguments as one tuple.
     pub fn is_tupled(&self) -> bool {
-        let parameters = &self.partitioned.module.proto.host_program_shape.parameters;
-        matches!(&parameters[..], [only] if shape::is_tuple(only))
+        is_tupled(&self.partitioned.module.proto)
     }
 
     /// The arguments whose memory an execution may take, and the results that take it, in flattened order.
     pub fn donations(&self) -> Vec<(usize, Option<usize>)> {
-        let module = &self.partitioned.module.proto;
-        let tupled = self.is_tupled();
-        let argument =
-            |parameter: i64, index: &[i64]| usize::try_from(if tupled { *index.first()? } else { parameter }).ok();
-        let aliases = module.input_output_alias.entries.iter().filter_map(|entry| {
-            let result = usize::try_from(entry.output_shape_index.first().copied().unwrap_or(0)).ok();
-            Some((argument(entry.parameter_number, &entry.parameter_shape_index)?, result))
-        });
-        let donors = module.buffer_donor.entries.iter();
-        let donors =
-            donors.filter_map(|entry| Some((argument(entry.parameter_number, &entry.parameter_shape_index)?, None)));
-        aliases.chain(donors).collect()
+        donations(&self.partitioned.module.proto)
     }
 
     /// Compiles what one process of the job compiles, on a client of `plan.devices_per_process` devices and with these
@@ -151,6 +121,67 @@ impl Pipeline {
         }
         Ok(input.compile(client)?)
     }
+}
+
+/// The program that each device runs, whose collectives name global devices.
+///
+/// # Errors
+/// The program is not valid, or XLA cannot partition it.
+pub fn program_of_one_device(
+    plugin: &Plugin,
+    mut program: Program,
+    replicas: i64,
+    partitions: i64,
+) -> Result<HloModule, RuntimeError> {
+    normalize(&mut program, replicas, partitions, &mut Vec::new())?;
+    Ok(partition::partition(plugin, &program, replicas, partitions)?.module)
+}
+
+/// Verifies a program, and brings it into the form that plugins of every age take.
+pub(super) fn normalize(
+    program: &mut Program,
+    replicas: i64,
+    partitions: i64,
+    notes: &mut Vec<String>,
+) -> Result<(), RuntimeError> {
+    let Program::Hlo(module) = program else { return Ok(()) };
+    hlo::verify(module, replicas, partitions)?;
+    if let Some(evidence) = replay::compiled_because(module) {
+        note(
+            notes,
+            format!("compiled dump ({evidence}): schedule, layouts and fusions are undone before it is compiled again"),
+        );
+        replay::undo(module)?;
+        module.source = None;
+        hlo::verify(module, replicas, partitions)?;
+    }
+    hlo::remove_dead_code(&mut module.proto);
+    hlo::groups::expand_replica_groups(&mut module.proto).map_err(lower::Error::from)?;
+    let program_shape = module.proto.host_program_shape.get_or_insert_default();
+    // Arguments and results travel row-major, and plugins take the program's word for it.
+    program_shape.parameters.iter_mut().for_each(shape::set_row_major);
+    shape::set_row_major(program_shape.result.get_or_insert_default());
+    Ok(())
+}
+
+/// Whether a module takes its arguments as one tuple.
+pub(super) fn is_tupled(module: &HloModuleProto) -> bool {
+    matches!(&module.host_program_shape.parameters[..], [only] if shape::is_tuple(only))
+}
+
+/// As [`Pipeline::donations`].
+pub(super) fn donations(module: &HloModuleProto) -> Vec<(usize, Option<usize>)> {
+    let tupled = is_tupled(module);
+    let argument =
+        |parameter: i64, index: &[i64]| usize::try_from(if tupled { *index.first()? } else { parameter }).ok();
+    let aliases = module.input_output_alias.entries.iter().filter_map(|entry| {
+        let result = usize::try_from(entry.output_shape_index.first().copied().unwrap_or(0)).ok();
+        Some((argument(entry.parameter_number, &entry.parameter_shape_index)?, result))
+    });
+    let donors = module.buffer_donor.entries.iter();
+    let donors =
+        donors.filter_map(|entry| Some((argument(entry.parameter_number, &entry.parameter_shape_index)?, None)));
+    aliases.chain(donors).collect()
 }
 
 /// Tells at once, as what follows may fail, and keeps it for the report.

@@ -142,20 +142,40 @@ impl World {
         gathered.iter().map(|bytes| decode(name, bytes)).collect()
     }
 
-    /// Puts up a notice that all processes can see; again is no error.
-    pub fn post(&self, name: &str) -> Result<(), WorldError> {
+    /// Stores a value under a name for all processes.
+    pub(super) fn put_bytes(&self, name: &str, value: &[u8]) -> Result<(), WorldError> {
         match &self.member {
-            Some(rendezvous) => Ok(rendezvous.put(name, &[])?),
+            Some(rendezvous) => Ok(rendezvous.put(name, value)?),
             None => Ok(()),
         }
     }
 
+    /// The value of a name, as soon as a process has put it; `None` if none did for this long.
+    pub(super) fn get_bytes(&self, name: &str, limit: Duration) -> Result<Option<Vec<u8>>, WorldError> {
+        let Some(rendezvous) = &self.member else { return Ok(None) };
+        match rendezvous.get(name, limit) {
+            Ok(value) => Ok(Some(value)),
+            Err(RendezvousError::KeyMissing { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The value of a name, if a process has put it already.
+    pub(super) fn try_get_bytes(&self, name: &str) -> Result<Option<Vec<u8>>, WorldError> {
+        match &self.member {
+            Some(rendezvous) => Ok(rendezvous.try_get(name)?),
+            None => Ok(None),
+        }
+    }
+
+    /// Puts up a notice that all processes can see; again is no error.
+    pub fn post(&self, name: &str) -> Result<(), WorldError> {
+        self.put_bytes(name, &[])
+    }
+
     /// Whether another process has put up this notice.
     pub fn is_posted(&self, name: &str) -> Result<bool, WorldError> {
-        match &self.member {
-            Some(rendezvous) => Ok(rendezvous.try_get(name)?.is_some()),
-            None => Ok(false),
-        }
+        Ok(self.try_get_bytes(name)?.is_some())
     }
 
     /// Waits until every process is here.
