@@ -114,9 +114,9 @@ impl LaunchOptions {
             _ if !self.ray_resources.is_empty() && !self.is_by_ray() => {
                 Err(Failure::usage("--ray-resources is for jobs on a Ray cluster: add --launcher ray"))
             }
-            _ if !self.ray_resources.is_empty() && self.per_chip => {
-                Err(Failure::usage("--ray-resources: with --per-chip each node gives all its chips: leave one of them out"))
-            }
+            _ if !self.ray_resources.is_empty() && self.per_chip => Err(Failure::usage(
+                "--ray-resources: with --per-chip each node gives all its chips: leave one of them out",
+            )),
             _ => Ok(()),
         }
     }
@@ -210,11 +210,7 @@ impl LaunchOptions {
             Some(shares) => Some(By::Ssh { shares, agent: self.ssh.clone() }),
             None => self.is_by_ray().then(|| By::Ray(self.cluster(plugin, slices))),
         };
-        let hosts = by.map(|by| Hosts {
-            by,
-            files: files.iter().map(|&file| file.to_owned()).collect(),
-            start_limit,
-        });
+        let hosts = by.map(|by| Hosts { by, files: files.iter().map(|&file| file.to_owned()).collect(), start_limit });
         let job = Job {
             envs: self.environment(hosts.is_some())?,
             log_dir: self.log_dir.clone(),

@@ -54,7 +54,8 @@ impl Binary {
         rustix::rand::getrandom(&mut name, GetRandomFlags::empty())?;
         let name = format!("{:016x}", u64::from_ne_bytes(name));
         let mut command = if is_this_machine(host) {
-            let mut words = self.helper().into_iter().map(|word| word.map_or_else(|| self.path.clone().into(), OsString::from));
+            let mut words =
+                self.helper().into_iter().map(|word| word.map_or_else(|| self.path.clone().into(), OsString::from));
             let mut shell = Command::new(words.next().unwrap_or_default());
             shell.args(words).arg(name);
             shell

@@ -150,7 +150,11 @@ impl Link {
     pub fn new(host: u32, first: u32, reached: Reached) -> (Self, File, File) {
         let Reached { name, processes: count, envs, agent, input, output } = reached;
         let (orders, ready) = (None, None);
-        (Self { host, name, first, count, envs, agent, orders, is_finished: false, is_closed: false, ready }, input, output)
+        (
+            Self { host, name, first, count, envs, agent, orders, is_finished: false, is_closed: false, ready },
+            input,
+            output,
+        )
     }
 
     pub fn open(&mut self, orders: File, ready: Ready) {

@@ -99,14 +99,16 @@ pub(super) fn run(job: &Job, hosts: &Hosts, restarts: u32, signals: &mut Signals
     let driver;
     let (reached, agent_output) = match &hosts.by {
         By::Ssh { shares, agent } => reach_by_command(shares, agent, &sent.binary)?,
-        By::Ray(cluster) => match Driver::start(cluster, job.process_count, hosts.start_limit, &sent.binary, signals)? {
-            Placed::Hosts(running, reached) => {
-                driver = running;
-                job.chips = driver.chips();
-                (reached, Vec::new())
+        By::Ray(cluster) => {
+            match Driver::start(cluster, job.process_count, hosts.start_limit, &sent.binary, signals)? {
+                Placed::Hosts(running, reached) => {
+                    driver = running;
+                    job.chips = driver.chips();
+                    (reached, Vec::new())
+                }
+                Placed::Stopped { signal } => return Ok(Outcome::Stopped { signal }),
             }
-            Placed::Stopped { signal } => return Ok(Outcome::Stopped { signal }),
-        },
+        }
     };
     let mut helpers = Helpers::start(&job, hosts, sent, reached, agent_output, restarts)?;
     match helpers.prepare(&job, hosts, restarts, signals)? {
@@ -116,18 +118,14 @@ pub(super) fn run(job: &Job, hosts: &Hosts, restarts: u32, signals: &mut Signals
 }
 
 /// Starts an agent for each host. What the agents themselves say comes out of the pipes.
-fn reach_by_command(
-    shares: &[Share],
-    agent: &str,
-    binary: &Binary,
-) -> Result<(Vec<Reached>, Vec<Pipe>), LaunchError> {
+fn reach_by_command(shares: &[Share], agent: &str, binary: &Binary) -> Result<(Vec<Reached>, Vec<Pipe>), LaunchError> {
     let (mut all, mut pipes) = (Vec::new(), Vec::new());
     for (host, share) in shares.iter().enumerate() {
         let unusable = |reason: String| HostError { host: share.host.clone(), reason };
         let mut command = binary.helper_on(&share.host, agent).map_err(failed("name a folder"))?;
-        let mut agent = command.spawn().map_err(|error| {
-            unusable(format!("cannot run {}: {error}", command.get_program().to_string_lossy()))
-        })?;
+        let mut agent = command
+            .spawn()
+            .map_err(|error| unusable(format!("cannot run {}: {error}", command.get_program().to_string_lossy())))?;
         let stderr = agent.stderr.take().map(OwnedFd::from);
         pipes.extend(stderr.map(|fd| Pipe { process: host as u32, stream: Stream::Err, fd }));
         if let (Some(input), Some(output)) = (agent.stdin.take(), agent.stdout.take()) {
