@@ -6,15 +6,18 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use spmd_run::cluster::{self, Detected, Environment, Part};
-use spmd_run::launch::{ControllerEnv, Settings};
+use spmd_run::launch::{COMPILATION_CACHE, ControllerEnv, Settings};
+use spmd_run::pjrt::Value;
 use spmd_run::plugins;
 use spmd_run::rendezvous::{Abort, Heartbeat, JobToken, JoinError, JoinOptions, Tls};
-use spmd_run::runtime::{self, DataPlaneOptions, Fact, World};
+use spmd_run::runtime::{self, DataPlaneOptions, DeviceOptions, Fact, Runtime, World, WorldError};
+use spmd_run::trace::Files;
 use spmd_run::transport::mesh::Choice;
 
 use super::control::ControlOptions;
 use super::launch::LaunchOptions;
 use super::mpi::{self, Meeting, Session};
+use super::report::check_writable;
 use super::{Failure, exit};
 
 #[derive(Args)]
@@ -30,6 +33,16 @@ pub struct JobOptions {
     /// PJRT plugin: a known name or the path of a shared library
     #[arg(long, value_name = "NAME|PATH")]
     pub plugin: Option<String>,
+
+    /// Keep executables in this folder, and find those of earlier jobs there instead of compiling. It is read and written by
+    /// every host, and must be trusted
+    #[arg(long, value_name = "DIR", env = COMPILATION_CACHE)]
+    compilation_cache: Option<PathBuf>,
+
+    /// Create option of the plugin's own (may be repeated), such as memory_fraction=0.5, preallocate=false, allocator=platform
+    /// or visible_devices=0,1 for GPUs
+    #[arg(long, value_name = "NAME=VALUE", value_parser = plugin_option)]
+    plugin_option: Vec<(String, Value)>,
 
     /// Data plane between processes; auto takes shared memory where two processes can have it, else TCP
     #[arg(long, value_enum, default_value = "auto")]
@@ -66,6 +79,14 @@ pub struct JobOptions {
     /// Seconds until the whole job must have ended
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
+
+    /// Write what all processes did and when, in Chrome's JSON, which ui.perfetto.dev shows
+    #[arg(long, value_name = "FILE.json")]
+    trace: Option<PathBuf>,
+
+    /// Write a page that shows how the job went: steps, devices, collectives, who waited for whom
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
 
     #[command(flatten)]
     control: ControlOptions,
@@ -151,6 +172,7 @@ impl JobOptions {
             Role::Launcher { processes } => {
                 self.launch.check(processes, self.plugin.as_deref())?;
                 check(processes)?;
+                self.check_shown()?;
                 // Other hosts have plugins of their own.
                 if !self.launch.are_over_hosts() {
                     plugins::find(self.plugin.as_deref())?;
@@ -160,6 +182,19 @@ impl JobOptions {
             }
             Role::Controller(membership) => membership.take_part(self, part),
         }
+    }
+
+    /// The files that show how the job went.
+    pub fn files(&self) -> Files {
+        Files { trace: self.trace.clone(), report: self.report.clone() }
+    }
+
+    /// Checks that these can be written, where process 0 writes them.
+    fn check_shown(&self) -> Result<(), Failure> {
+        if self.trace.is_some() && self.trace == self.report {
+            return Err(Failure::usage("--trace and --report: these are two files"));
+        }
+        if self.launch.are_over_hosts() { Ok(()) } else { self.files().paths().try_for_each(check_writable) }
     }
 
     /// Whether this process has been started as one of the job, for a program that joins it by itself.
@@ -177,6 +212,7 @@ impl JobOptions {
     pub fn launch_programs(&self, program: &Path) -> Result<u8, Failure> {
         match self.role(|| Ok(None))? {
             Role::Launcher { processes } => {
+                self.check_shown()?;
                 // Other hosts have programs of their own.
                 if !self.launch.are_over_hosts() {
                     check_program(program)?;
@@ -192,7 +228,11 @@ impl JobOptions {
 
     /// The environment by which a program that joins the job by itself learns of these options.
     pub fn environment_of_program(&self) -> Result<Vec<(&'static str, OsString)>, Failure> {
-        let unheard = [("--transport", self.transport != Transport::Auto), ("--timeout", self.timeout.is_some())];
+        let unheard = [
+            ("--transport", self.transport != Transport::Auto),
+            ("--timeout", self.timeout.is_some()),
+            ("--plugin-option", !self.plugin_option.is_empty()),
+        ];
         if let Some((option, _)) = unheard.iter().find(|(_, given)| *given) {
             return Err(Failure::usage(format!("{option}: a program of its own cannot be told: leave it out")));
         }
@@ -200,9 +240,11 @@ impl JobOptions {
             devices_per_process: self.devices_per_process(),
             slices: self.slices,
             plugin: self.plugin.clone(),
+            compilation_cache: self.compilation_cache.clone(),
             rendezvous_timeout: self.rendezvous_timeout,
             stall_timeout: self.stall_timeout,
             tls: self.tls.chosen(),
+            files: self.files(),
         };
         let mut environment = settings.to_env();
         if let (Some(coordinator), Some(index), Some(count)) = (&self.coordinator, self.process_id, self.processes) {
@@ -217,6 +259,20 @@ impl JobOptions {
     pub fn launch(&self, processes: u32, files: &[&Path]) -> Result<u8, Failure> {
         let slices = self.slices.unwrap_or(1);
         self.launch.launch(processes, self.plugin.as_deref(), slices, files, self.rendezvous_timeout)
+    }
+
+    /// Opens the devices of this process and meets the others; `devices` are what the program needs, if there is one.
+    pub fn open(&self, world: World, data_plane: DataPlaneOptions, devices: Option<u32>) -> Result<Runtime, Failure> {
+        let plugin = plugins::find(self.plugin.as_deref())?;
+        let devices = DeviceOptions {
+            per_process: devices.or_else(|| self.devices_per_process()),
+            create_options: self.plugin_option.clone(),
+        };
+        let runtime = Runtime::open(world, &plugin.path, devices, data_plane)?;
+        if let Some(folder) = &self.compilation_cache {
+            runtime.keep_executables(folder)?;
+        }
+        Ok(runtime)
     }
 
     /// CPU devices of each process, if that is said.
@@ -451,22 +507,28 @@ impl Membership {
     ) -> Result<u8, Failure> {
         let (options, launched, session) = match self {
             Membership::Alone => {
-                watch_time(job.timeout, World::alone(), false);
-                return part(World::alone(), DataPlaneOptions::default());
+                let world = World::alone().show_in(&job.files()).map_err(Failure::program)?;
+                watch_time(job.timeout, world.clone(), false);
+                let done = part(world.clone(), DataPlaneOptions::default());
+                let done = done.and_then(|code| world.shutdown().map(|()| code).map_err(of_end));
+                return done.inspect_err(|failure| drop(world.abort(&failure.message())));
             }
             Membership::Launched(options) => (options, true, None),
             Membership::ByHand(options, session) => (options, false, session),
         };
         let bind = job.control.address()?;
+        let files = job.files();
+        files.start_recording(options.process_index, options.process_count);
         let (world, mut data_plane) =
             runtime::join(options, bind, job.stall_timeout, job.mesh_choice()).map_err(join_failure)?;
+        let world = world.show_in(&files).map_err(Failure::program)?;
         if let Some(session) = &session {
             data_plane.transport = mpi::carrier(session);
         }
         watch_time(job.timeout, world.clone(), launched);
         leave_when_aborted(&world, launched);
         let code = part(world.clone(), data_plane).and_then(|code| {
-            world.shutdown().map_err(Failure::peer)?;
+            world.shutdown().map_err(of_end)?;
             session.iter().for_each(mpi::finish);
             Ok(code)
         });
@@ -527,19 +589,30 @@ fn of_other(abort: &Abort, this: u32, launched: bool) -> Failure {
     if launched && (abort.reported || this != first_of_others) { failure.silent() } else { failure }
 }
 
+/// A job that could not be left in order, or not leave what it was to.
+fn of_end(error: WorldError) -> Failure {
+    match error {
+        WorldError::Write(error) => Failure::program(error),
+        error => Failure::peer(error),
+    }
+}
+
 /// How long a process may take to end by itself when the job has failed elsewhere.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Ends this process when another one has ended the job, even if it is stuck in the program.
 fn leave_when_aborted(world: &World, launched: bool) {
     let this = world.process_index();
+    let saved = world.clone();
     world.on_abort(move |abort| {
         if abort.reported && abort.process_index == Some(this) {
             return;
         }
         let failure = of_other(abort, this, launched);
+        let world = saved.clone();
         std::thread::spawn(move || {
             std::thread::sleep(GRACE);
+            world.save_trace();
             exit(failure.report());
         });
     });
@@ -559,11 +632,21 @@ fn watch_time(limit: Option<Duration>, world: World, launched: bool) {
     });
 }
 
+/// `NAME=VALUE`
+fn plugin_option(text: &str) -> Result<(String, Value), String> {
+    let (name, value) =
+        text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or("not of the form NAME=VALUE")?;
+    if runtime::OPTIONS_OF_JOB.contains(&name) {
+        return Err(format!("{name} follows from the job: see -n and --devices-per-process"));
+    }
+    Ok((name.to_owned(), Value::parse(name, value)))
+}
+
 /// A year.
 const MAX_SECONDS: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// A number of seconds, fractions allowed.
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     match Duration::try_from_secs_f64(seconds) {
         Ok(duration) if !duration.is_zero() && duration <= MAX_SECONDS => Ok(duration),

@@ -14,6 +14,7 @@ use spmd_run::launch::{self, End, Hosts, Job, LaunchError, Outcome, RayCluster};
 use spmd_run::plugins;
 
 use super::Failure;
+use super::job::seconds;
 
 #[derive(Args)]
 pub struct LaunchOptions {
@@ -56,6 +57,10 @@ pub struct LaunchOptions {
     /// Folder for what each process prints, as process-0.out, process-0.err, …, beside showing it
     #[arg(long, value_name = "DIR")]
     log_dir: Option<PathBuf>,
+
+    /// Seconds that processes may take to end, and to save what they have, after Ctrl-C or SIGTERM, before they are killed
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds, allow_negative_numbers = true)]
+    stop_timeout: Duration,
 
     /// How often to start the whole job again when a process died or a host was lost
     #[arg(long, value_name = "R", default_value_t = 0, allow_negative_numbers = true)]
@@ -215,6 +220,7 @@ impl LaunchOptions {
             envs: self.environment(hosts.is_some())?,
             log_dir: self.log_dir.clone(),
             max_restarts: self.max_restarts,
+            stop_timeout: self.stop_timeout,
             chips: self.chips(plugin)?,
             hosts,
             ..this_command(processes)?

@@ -33,7 +33,7 @@ pub(super) enum Pace {
 }
 
 /// Messages up to this size travel before anyone knows whether the others are there.
-const ONE_STEP_LIMIT: usize = 64 << 10;
+pub(crate) const ONE_STEP_LIMIT: usize = 64 << 10;
 
 impl LocalGroup {
     fn new(spec: &CollectiveSpec, group: Group) -> LocalGroup {
@@ -129,6 +129,12 @@ impl Instruction {
     /// A group, if it has members here.
     pub fn local(&self, group: u32) -> Option<&LocalGroup> {
         self.groups.get(group as usize)?.as_ref()
+    }
+
+    /// The first local device of a group.
+    pub fn first_local_device(&self, group: u32) -> u32 {
+        let in_group = |(_, place): &(u32, &Option<(u32, usize)>)| place.is_some_and(|(its, _)| its == group);
+        (0..).zip(&self.places).find(in_group).map_or(0, |(device, _)| device)
     }
 
     /// The group and rank of a local device whose buffers fit the instruction.

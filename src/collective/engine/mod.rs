@@ -1,6 +1,7 @@
 mod divergence;
 mod instruction;
 mod run;
+mod times;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +17,9 @@ use super::exchange::InstanceId;
 use super::group::World;
 use super::scratch::ScratchPool;
 use super::spec::CollectiveSpec;
+pub(crate) use instruction::ONE_STEP_LIMIT;
 use instruction::{Instruction, LocalGroup, Pace};
+use times::Times;
 
 /// Limits of a [`Communicator`].
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +69,7 @@ struct Instance {
     /// Device and what lets it go on, in the same order.
     waiting: Vec<(u32, Done)>,
     since: Instant,
+    times: Option<Times>,
 }
 
 /// How much of a collective is to be done.
@@ -186,6 +190,7 @@ impl Communicator {
         for spec in specs {
             let key = spec.key;
             let instruction = Instruction::new(spec, &self.shared.world, &self.shared.processes, &self.shared.islands)?;
+            times::describe(id, &instruction);
             let name = instruction.spec.name.clone();
             if instructions.insert(key, Arc::new(instruction)).is_some() {
                 let problem = format!("key {key} belongs to another instruction as well");
@@ -319,8 +324,12 @@ impl ProgramCollectives {
             calls: Vec::with_capacity(local_ranks),
             waiting: Vec::with_capacity(local_ranks),
             since: Instant::now(),
+            times: Times::new(instruction.first_local_device(group)),
         });
         let place = instance.calls.partition_point(|other| other.rank < rank);
+        if let Some(times) = &mut instance.times {
+            times.arrive(local_device);
+        }
         instance.calls.insert(place, call);
         instance.waiting.insert(place, (local_device, done));
         if instance.calls.len() == local_ranks {
@@ -346,6 +355,13 @@ impl ProgramCollectives {
 impl Instance {
     fn local(&self) -> Option<&LocalGroup> {
         self.instruction.local(self.id.group)
+    }
+
+    /// Tells the timeline that the devices are about to go on.
+    fn record(&self) {
+        if let Some(times) = &self.times {
+            times.record(&self.id, self.local().map_or(0, |local| local.group.local_ranks().len()));
+        }
     }
 }
 
@@ -387,7 +403,9 @@ impl Shared {
         if let Some(transport) = &self.transport {
             transport.abort(&first.to_string());
         }
-        for Instance { calls, waiting, .. } in pending {
+        for instance in pending {
+            instance.record();
+            let Instance { calls, waiting, .. } = instance;
             drop(calls);
             waiting.into_iter().for_each(|(_, done)| done(Err(first.clone())));
         }
