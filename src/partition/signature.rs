@@ -12,7 +12,7 @@ type Signature = (Vec<GlobalArg>, Vec<GlobalArg>);
 pub(super) fn of_whole(module: &HloModuleProto) -> Result<Signature, Error> {
     let whole = |shape: &ShapeProto| GlobalArg { shape: shape.clone(), sharding: OpSharding::default() };
     let program = &module.host_program_shape;
-    let parameters = program.parameters.iter().flat_map(shape::leaves).map(whole).collect();
+    let parameters = program.parameters.iter().flat_map(|shape| shape::leaves(shape)).map(whole).collect();
     let results = shape::leaves(&program.result).into_iter().map(whole).collect();
     Ok((parameters, results))
 }
