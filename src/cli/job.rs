@@ -271,8 +271,7 @@ impl JobOptions {
 
     /// Starts the processes of the job and waits for its end; `files` as for [`JobOptions::run`].
     pub fn launch(&self, processes: u32, files: &[&Path]) -> Result<u8, Failure> {
-        let slices = self.slices.unwrap_or(1);
-        let writes = self.files().are_wanted();
+        let (slices, writes) = (self.slices.unwrap_or(1), self.files().are_wanted());
         self.launch.launch(processes, self.plugin.as_deref(), slices, files, self.rendezvous_timeout, writes)
     }
 
