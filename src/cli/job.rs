@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use spmd_run::cluster::{self, Detected, Environment, Part};
+use spmd_run::collective::Algorithm;
 use spmd_run::launch::{COMPILATION_CACHE, ControllerEnv, Settings};
 use spmd_run::pjrt::Value;
 use spmd_run::plugins;
@@ -47,6 +48,11 @@ pub struct JobOptions {
     /// Data plane between processes; auto takes shared memory where two processes can have it, else TCP
     #[arg(long, value_enum, default_value = "auto")]
     transport: Transport,
+
+    /// Collectives between slices, or else hosts: flat has every process exchange data with every other one, hierarchical has
+    /// those of a slice act together; auto takes this for longer messages
+    #[arg(long, value_enum, default_value = "auto")]
+    algorithm: AlgorithmChoice,
 
     /// Join the job whose process 0 listens at this address (started by hand, with --process-id and -n)
     #[arg(long, value_name = "HOST:PORT")]
@@ -105,6 +111,13 @@ enum Transport {
     Tcp,
     Shm,
     Mpi,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum AlgorithmChoice {
+    Auto,
+    Flat,
+    Hierarchical,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -231,6 +244,7 @@ impl JobOptions {
         let unheard = [
             ("--transport", self.transport != Transport::Auto),
             ("--timeout", self.timeout.is_some()),
+            ("--algorithm", self.algorithm != AlgorithmChoice::Auto),
             ("--plugin-option", !self.plugin_option.is_empty()),
         ];
         if let Some((option, _)) = unheard.iter().find(|(_, given)| *given) {
@@ -257,8 +271,8 @@ impl JobOptions {
 
     /// Starts the processes of the job and waits for its end; `files` as for [`JobOptions::run`].
     pub fn launch(&self, processes: u32, files: &[&Path]) -> Result<u8, Failure> {
-        let slices = self.slices.unwrap_or(1);
-        self.launch.launch(processes, self.plugin.as_deref(), slices, files, self.rendezvous_timeout)
+        let (slices, writes) = (self.slices.unwrap_or(1), self.files().are_wanted());
+        self.launch.launch(processes, self.plugin.as_deref(), slices, files, self.rendezvous_timeout, writes)
     }
 
     /// Opens the devices of this process and meets the others; `devices` are what the program needs, if there is one.
@@ -466,7 +480,12 @@ impl JobOptions {
     pub fn facts(&self) -> Vec<Fact> {
         let transport = self.transport.to_possible_value().map(|value| value.get_name().to_owned());
         let devices = self.devices_per_process.map_or_else(|| "as the program says".to_owned(), |it| it.to_string());
-        vec![("--transport".to_owned(), transport.unwrap_or_default()), ("--devices-per-process".to_owned(), devices)]
+        let algorithm = self.algorithm.to_possible_value().map(|value| value.get_name().to_owned());
+        vec![
+            ("--transport".to_owned(), transport.unwrap_or_default()),
+            ("--algorithm".to_owned(), algorithm.unwrap_or_default()),
+            ("--devices-per-process".to_owned(), devices),
+        ]
     }
 
     /// What a process says when it joins, as far as the options go.
@@ -521,6 +540,11 @@ impl Membership {
         files.start_recording(options.process_index, options.process_count);
         let (world, mut data_plane) =
             runtime::join(options, bind, job.stall_timeout, job.mesh_choice()).map_err(join_failure)?;
+        data_plane.algorithm = match job.algorithm {
+            AlgorithmChoice::Auto => Algorithm::Auto,
+            AlgorithmChoice::Flat => Algorithm::Flat,
+            AlgorithmChoice::Hierarchical => Algorithm::Hierarchical,
+        };
         let world = world.show_in(&files).map_err(Failure::program)?;
         if let Some(session) = &session {
             data_plane.transport = mpi::carrier(session);

@@ -94,6 +94,9 @@ const EXPORTED: [&str; 7] = [
     "XLA_FLAGS",
 ];
 
+/// How long processes may take to end when another one has failed, if process 0 then has a file to write.
+const WRITING: Duration = Duration::from_secs(15);
+
 impl LaunchOptions {
     /// Whether other hosts were asked for.
     pub fn are_over_hosts(&self) -> bool {
@@ -202,7 +205,7 @@ impl LaunchOptions {
     }
 
     /// Starts this very command in every process and waits for the job's end. `files` are those that the command reads; the
-    /// first is what the job is about.
+    /// first is what the job is about. When the job fails, process 0 `writes` something before it ends.
     pub fn launch(
         &self,
         processes: u32,
@@ -210,20 +213,23 @@ impl LaunchOptions {
         slices: u32,
         files: &[&Path],
         start_limit: Duration,
+        writes: bool,
     ) -> Result<u8, Failure> {
         let by = match self.shares(Some(processes))? {
             Some(shares) => Some(By::Ssh { shares, agent: self.ssh.clone() }),
             None => self.is_by_ray().then(|| By::Ray(self.cluster(plugin, slices))),
         };
         let hosts = by.map(|by| Hosts { by, files: files.iter().map(|&file| file.to_owned()).collect(), start_limit });
+        let job = this_command(processes)?;
         let job = Job {
+            grace: if writes { WRITING } else { job.grace },
             envs: self.environment(hosts.is_some())?,
             log_dir: self.log_dir.clone(),
             max_restarts: self.max_restarts,
             stop_timeout: self.stop_timeout,
             chips: self.chips(plugin)?,
             hosts,
-            ..this_command(processes)?
+            ..job
         };
         run(&job, files.first().copied())
     }

@@ -65,6 +65,9 @@ pub struct Options {
     format: Format,
 }
 
+/// More devices than any cluster has, and few enough to count them one by one.
+const MOST_DEVICES: u64 = 1 << 22;
+
 /// The most devices that XLA's CPU client makes, and so partitions for.
 const MOST_PARTITIONED: u64 = 2048;
 
@@ -80,7 +83,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
     let number = |option: Option<u32>, found: Option<i64>| option.map(i64::from).or(found).unwrap_or(1).max(1);
     let replicas = number(options.program.num_replicas, counts.replicas.map(|(count, _)| count));
     let partitions = number(options.program.num_partitions, counts.partitions.map(|(count, _)| count));
-    let topology = options.topology(replicas as u64 * partitions as u64)?;
+    let topology = options.topology((replicas as u64).saturating_mul(partitions as u64))?;
     let was_partitioned = matches!(&program, Program::Hlo(module) if partition::is_partitioned(module));
     if topology.device_count() > MOST_PARTITIONED && partitions > 1 && !was_partitioned {
         return Err(Failure::usage(format!(
@@ -106,6 +109,12 @@ pub fn main(options: Options) -> Result<u8, Failure> {
 
 impl Options {
     fn topology(&self, devices: u64) -> Result<Topology, Failure> {
+        if devices > MOST_DEVICES {
+            let name = self.program.name();
+            return Err(Failure::usage(format!(
+                "{name}: the program is for {devices} devices, more than {MOST_DEVICES}"
+            )));
+        }
         let hosts = u64::from(self.slices) * u64::from(self.hosts_per_slice);
         let per_host = match self.devices_per_host {
             Some(count) => count,
@@ -114,7 +123,7 @@ impl Options {
         let (processes_per_host, devices_per_process) = if self.per_chip { (per_host, 1) } else { (1, per_host) };
         let (slices, hosts_per_slice, ici, dcn) = (self.slices, self.hosts_per_slice, self.ici, self.dcn);
         let topology = Topology { slices, hosts_per_slice, processes_per_host, devices_per_process, ici, dcn };
-        if topology.device_count() == devices && devices <= u64::from(u32::MAX) {
+        if topology.device_count() == devices {
             return Ok(topology);
         }
         Err(Failure::usage(format!(

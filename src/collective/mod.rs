@@ -26,7 +26,7 @@ mod spec;
 
 pub use buffer::{Input, Output};
 pub(crate) use engine::ONE_STEP_LIMIT;
-pub use engine::{Communicator, Limits, Position, ProgramCollectives};
+pub use engine::{Algorithm, Communicator, Limits, Position, ProgramCollectives};
 pub use error::CollectiveError;
 pub use group::World;
 pub(crate) use reduce::is_widened;

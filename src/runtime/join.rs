@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::time::Duration;
 
 use crate::cluster::host;
+use crate::collective::Algorithm;
 use crate::launch::phase;
 use crate::rendezvous::{self, JoinError, JoinOptions, Rendezvous};
 use crate::trace;
@@ -39,6 +40,7 @@ pub fn join(
         secret: secret.unwrap_or([0; 32]),
         identity: rendezvous.identity().cloned(),
         transport: Carrier::Mesh(transport),
+        algorithm: Algorithm::Auto,
     };
     Ok((World::of(rendezvous, stall_timeout), data_plane))
 }

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::channel::Identity;
-use crate::collective::{CollectiveSpec, Communicator, Limits, ProgramCollectives, World as Devices};
+use crate::collective::{Algorithm, CollectiveSpec, Communicator, Limits, ProgramCollectives, World as Devices};
 use crate::launch::phase::{self, Phase};
 use crate::pjrt::{Client, Plugin, Value};
 use crate::rendezvous::Progress;
@@ -98,12 +98,20 @@ pub struct DataPlaneOptions {
     pub identity: Option<Identity>,
     /// What carries the data.
     pub transport: Carrier,
+    /// How collectives go between slices, or else hosts.
+    pub algorithm: Algorithm,
 }
 
 impl Default for DataPlaneOptions {
     fn default() -> Self {
         let transport = Carrier::Mesh(Choice::Auto);
-        DataPlaneOptions { address: IpAddr::V4(Ipv4Addr::LOCALHOST), secret: [0; 32], identity: None, transport }
+        DataPlaneOptions {
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            secret: [0; 32],
+            identity: None,
+            transport,
+            algorithm: Algorithm::Auto,
+        }
     }
 }
 
@@ -154,7 +162,8 @@ impl Runtime {
         };
         // The coordinator watches over waits, and knows who is to blame. This is for what escapes it.
         let limits = Limits { timeout: world.limit().saturating_add(UNWATCHED) };
-        let communicator = Arc::new(Communicator::new(devices, transport.clone(), limits)?);
+        let communicator =
+            Arc::new(Communicator::with_algorithm(devices, transport.clone(), limits, data_plane.algorithm)?);
         let of_job = Arc::downgrade(&communicator);
         world.on_abort(move |abort| {
             if let Some(communicator) = of_job.upgrade() {

@@ -72,6 +72,18 @@ struct Instance {
     times: Option<Times>,
 }
 
+/// Whether the processes of an island, a slice or else a host, act together towards other islands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    /// Where messages are long enough for it.
+    #[default]
+    Auto,
+    /// Never: every process exchanges data with every other one.
+    Flat,
+    /// Always, where there are several islands and some have several processes.
+    Hierarchical,
+}
+
 /// How much of a collective is to be done.
 #[derive(Clone, Copy)]
 enum Share {
@@ -88,6 +100,7 @@ struct Shared {
     processes: Vec<u32>,
     /// A number for the island of every process: its slice if there are several, else its host.
     islands: Vec<u32>,
+    algorithm: Algorithm,
     transport: Option<Arc<dyn Transport>>,
     limits: Limits,
     state: Mutex<State>,
@@ -150,6 +163,16 @@ impl Communicator {
         transport: Option<Arc<dyn Transport>>,
         limits: Limits,
     ) -> Result<Communicator, CollectiveError> {
+        Communicator::with_algorithm(world, transport, limits, Algorithm::Auto)
+    }
+
+    /// As [`new`](Self::new), with collectives between islands done as `algorithm` says, the same on every process.
+    pub fn with_algorithm(
+        world: World,
+        transport: Option<Arc<dyn Transport>>,
+        limits: Limits,
+        algorithm: Algorithm,
+    ) -> Result<Communicator, CollectiveError> {
         world.check()?;
         let here = (world.process_index, world.devices_per_process.len());
         let there = transport.as_ref().map_or((0, 1), |t| (t.process_index(), t.process_count() as usize));
@@ -162,7 +185,8 @@ impl Communicator {
         let state = State { current: vec![None; world.local_device_count() as usize], ..State::default() };
         let shared = Arc::new(Shared {
             processes: world.processes(),
-            islands: islands(&world, transport.as_deref()),
+            islands: if algorithm == Algorithm::Flat { Vec::new() } else { islands(&world, transport.as_deref()) },
+            algorithm,
             world,
             transport,
             limits,
@@ -189,7 +213,8 @@ impl Communicator {
         let mut instructions = HashMap::new();
         for spec in specs {
             let key = spec.key;
-            let instruction = Instruction::new(spec, &self.shared.world, &self.shared.processes, &self.shared.islands)?;
+            let Shared { world, processes, islands, algorithm, .. } = &*self.shared;
+            let instruction = Instruction::new(spec, world, processes, islands, *algorithm)?;
             times::describe(id, &instruction);
             let name = instruction.spec.name.clone();
             if instructions.insert(key, Arc::new(instruction)).is_some() {
