@@ -23,11 +23,21 @@ fn main() -> Result<(), Box<dyn Error>> {
         .generate_views(false)
         // Inline, an instruction would take kilobytes, most of them for what few have, and a sharding 600 bytes.
         .box_type(PointerRepr::Box)
-        .box_type_custom_in(
-            "crate::proto::Shared<*>",
-            &["xla.HloInstructionCommon.shape", "xla.ProgramShapeProto.result", "xla.ShapeProto.layout"],
+        .box_type_custom_in("crate::proto::Shared<*>", &["xla.ShapeProto.layout"])
+        .box_type_in(
+            PointerRepr::Inline,
+            &["xla.HloInstructionCommon.shape", "xla.ProgramShapeProto.result", "xla.LiteralProto.shape"],
+        )
+        .string_type_custom_in(
+            "crate::proto::InlineString",
+            &[".xla.HloInstructionCommon.name", ".xla.HloInstructionCommon.opcode"],
+        )
+        .repeated_type_custom_in(
+            "crate::proto::InlineList<*>",
+            &[".xla.HloInstructionCommon.operand_ids", ".xla.HloInstructionCommon.called_computation_ids"],
         )
         .extern_path(".xla.HloInstructionProto", "crate::proto::HloInstructionProto")
+        .extern_path(".xla.SharedShape", "crate::proto::SharedShape")
         .include_file("proto.rs")
         .compile()?;
     Ok(())

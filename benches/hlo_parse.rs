@@ -29,7 +29,10 @@ fn hlo_parse(criterion: &mut Criterion) {
         let parse = || hlo::parse(&text, name).unwrap_or_else(|error| panic!("{error}"));
         group.bench_function(format!("{name}/parse"), |bencher| bencher.iter_with_large_drop(parse));
         group.bench_function(format!("{name}/parse_and_serialize"), |bencher| {
-            bencher.iter(|| parse().proto.encode_to_vec());
+            bencher.iter_with_large_drop(|| {
+                let module = parse();
+                (module.proto.encode_to_vec(), module)
+            });
         });
     }
 }

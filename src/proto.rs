@@ -2,7 +2,9 @@
 
 #![allow(missing_docs)]
 
+mod inline;
 mod instruction;
+mod shape;
 mod shared;
 
 mod generated {
@@ -10,5 +12,7 @@ mod generated {
 }
 
 pub use generated::xla::*;
+pub use inline::{InlineList, InlineString};
 pub use instruction::HloInstructionProto;
+pub use shape::SharedShape;
 pub use shared::Shared;

@@ -86,8 +86,8 @@ fn run(case: &Case, processes: usize) -> (Results, usize) {
     let Program::Hlo(module) = &case.program else { unreachable!() };
     let lowered = case.lower(module, processes);
     let parameters = &module.proto.host_program_shape.parameters;
-    let whole = |shape: &spmd_run::proto::ShapeProto| partition::GlobalArg {
-        shape: shape.clone(),
+    let whole = |shape: &spmd_run::proto::SharedShape| partition::GlobalArg {
+        shape: (**shape).clone(),
         sharding: spmd_run::proto::OpSharding::default(),
     };
     let parameters: Vec<_> = parameters.iter().map(whole).collect();

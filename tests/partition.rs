@@ -44,7 +44,8 @@ fn the_partitioner_cuts_the_program_and_tells_how() {
     ]
     "#);
     let proto = &partitioned.module.proto;
-    let parameters: Vec<String> = proto.host_program_shape.parameters.iter().map(hlo::shape::text).collect();
+    let parameters: Vec<String> =
+        proto.host_program_shape.parameters.iter().map(|shape| hlo::shape::text(shape)).collect();
     assert_eq!(parameters, ["f32[4,8]", "f32[4,4]", "f32[8,4]"]);
     assert_eq!(proto.input_output_alias.entries.len(), 1, "donation survives");
     assert!(partition::is_partitioned(&partitioned.module));

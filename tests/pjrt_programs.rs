@@ -35,12 +35,12 @@ fn buffer(client: &Client, values: &[f32], dims: &[i64], device: &Device) -> Buf
 
 /// A HLO module that adds two arrays `f32[4]`, made field by field.
 fn hlo_add() -> proto::HloModuleProto {
-    let f32x4 = proto::ShapeProto {
+    let f32x4 = proto::SharedShape::from(proto::ShapeProto {
         element_type: DType::F32.primitive_type().into(),
         dimensions: vec![4],
         layout: proto::LayoutProto { minor_to_major: vec![0], ..Default::default() }.into(),
         ..Default::default()
-    };
+    });
     let program_shape = proto::ProgramShapeProto {
         parameters: vec![f32x4.clone(), f32x4.clone()],
         parameter_names: vec!["x".to_owned(), "y".to_owned()],
@@ -49,14 +49,14 @@ fn hlo_add() -> proto::HloModuleProto {
     };
     let computation_id = 1_i64;
     let instruction = |name: &str, opcode: &str, id: i64| proto::HloInstructionCommon {
-        name: name.to_owned(),
-        opcode: opcode.to_owned(),
+        name: name.into(),
+        opcode: opcode.into(),
         shape: f32x4.clone().into(),
         id: computation_id << 32 | id,
         ..Default::default()
     };
     let y = proto::HloInstructionCommon { parameter_number: 1, ..instruction("y", "parameter", 1) };
-    let operand_ids = vec![computation_id << 32, computation_id << 32 | 1];
+    let operand_ids = [computation_id << 32, computation_id << 32 | 1].into();
     let sum = proto::HloInstructionCommon { operand_ids, ..instruction("sum", "add", 2) };
     let root_id = sum.id;
     let entry = proto::HloComputationProto {

@@ -344,7 +344,7 @@ fn prepare(module: &mut HloModule, (replicas, partitions): (i64, i64)) -> bool {
     }
     hlo::remove_dead_code(&mut module.proto);
     let program_shape = module.proto.host_program_shape.get_or_insert_default();
-    program_shape.parameters.iter_mut().for_each(hlo::shape::set_row_major);
+    program_shape.parameters.iter_mut().for_each(|shape| hlo::shape::set_row_major(shape));
     hlo::shape::set_row_major(program_shape.result.get_or_insert_default());
     hlo::groups::expand_replica_groups(&mut module.proto).is_ok()
 }

@@ -40,7 +40,7 @@ impl Builder {
         // The partitioner refuses the instruction where it is not clear whose place it is.
         let manual = OpSharding { r#type: Type::MANUAL.into(), ..OpSharding::default() };
         let device = HloInstructionProto::from(HloInstructionCommon {
-            opcode: "partition-id".to_owned(),
+            opcode: "partition-id".into(),
             sharding: Some(manual).into(),
             ..Default::default()
         });
@@ -110,7 +110,7 @@ impl<'b> Op<'b> {
         let Some((_, groups)) = self.builder.groups("all-gather", axes) else { return self.builder.failed() };
         dims[dim] = dims[dim].saturating_mul(groups.first().map_or(1, Vec::len) as i64);
         let mut gather = collective("all-gather", groups);
-        gather.shape = Some(shape::array(dtype, &dims)).into();
+        gather.shape = shape::array(dtype, &dims).into();
         gather.dimensions = vec![dim as i64];
         self.builder.push(gather, &[self])
     }
@@ -127,7 +127,7 @@ impl<'b> Op<'b> {
         dims[dim] /= groups.first().map_or(1, Vec::len) as i64;
         let Some(reducer) = self.builder.reducer("add", dtype) else { return self.builder.failed() };
         let mut scatter = collective("reduce-scatter", groups);
-        scatter.shape = Some(shape::array(dtype, &dims)).into();
+        scatter.shape = shape::array(dtype, &dims).into();
         scatter.dimensions = vec![dim as i64];
         self.builder.push_calling(scatter, &[self], &[reducer])
     }
@@ -180,7 +180,7 @@ impl<'b> Op<'b> {
             }
         }
         let permute = HloInstructionProto::from(HloInstructionCommon {
-            opcode: "collective-permute".to_owned(),
+            opcode: "collective-permute".into(),
             shape: self.shape().into(),
             channel_id: CHANNEL,
             ..Default::default()
@@ -192,7 +192,7 @@ impl<'b> Op<'b> {
 
 fn collective(opcode: &str, groups: Vec<Vec<i64>>) -> HloInstructionProto {
     let mut instruction = HloInstructionProto::from(HloInstructionCommon {
-        opcode: opcode.to_owned(),
+        opcode: opcode.into(),
         channel_id: CHANNEL,
         ..Default::default()
     })

@@ -54,8 +54,8 @@ impl Builder {
         match axis_of(axis, dims.len()) {
             Ok(axis) => {
                 let instruction = HloInstructionProto::from(HloInstructionCommon {
-                    opcode: "iota".to_owned(),
-                    shape: Some(shape::array(dtype, dims)).into(),
+                    opcode: "iota".into(),
+                    shape: shape::array(dtype, dims).into(),
                     dimensions: vec![axis as i64],
                     ..Default::default()
                 });
@@ -74,7 +74,7 @@ impl Builder {
     #[track_caller]
     fn literal(&self, literal: LiteralProto) -> Op<'_> {
         let instruction = HloInstructionProto::from(HloInstructionCommon {
-            opcode: "constant".to_owned(),
+            opcode: "constant".into(),
             shape: Some((*literal.shape).clone()).into(),
             literal: Some(literal).into(),
             ..Default::default()

@@ -57,7 +57,7 @@ impl<'b> Op<'b> {
             ..DotDimensionNumbers::default()
         };
         let dot = HloInstructionProto::from(HloInstructionCommon {
-            opcode: "dot".to_owned(),
+            opcode: "dot".into(),
             dot_dimension_numbers: Some(numbers).into(),
             ..Default::default()
         });

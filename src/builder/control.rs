@@ -6,14 +6,14 @@ use super::graph::{OpId, Scope, Turns};
 use super::{Builder, Op};
 use crate::dtype::DType;
 use crate::hlo::shape;
-use crate::proto::{HloInstructionCommon, HloInstructionProto, ShapeProto};
+use crate::proto::{HloInstructionCommon, HloInstructionProto, SharedShape};
 
 impl<'b> Op<'b> {
     /// An element of a tuple.
     #[track_caller]
     pub fn element(self, index: usize) -> Op<'b> {
         let element = HloInstructionProto::from(HloInstructionCommon {
-            opcode: "get-tuple-element".to_owned(),
+            opcode: "get-tuple-element".into(),
             tuple_index: index as i64,
             ..Default::default()
         });
@@ -89,7 +89,7 @@ impl Builder {
         body: impl FnOnce(&[Op<'b>]) -> Vec<Op<'b>>,
     ) -> Option<Op<'b>> {
         let location = Location::caller();
-        let shapes: Vec<ShapeProto> = init.iter().map(|value| value.shape()).collect::<Option<_>>()?;
+        let shapes: Vec<SharedShape> = init.iter().map(|value| value.shape()).collect::<Option<_>>()?;
 
         let (checks, state) = self.open_body("condition", &shapes, location);
         let root = self.import_result("condition", condition(&state), location);
@@ -275,16 +275,16 @@ impl Builder {
     fn open_body<'b>(
         &'b self,
         name: &str,
-        shapes: &[ShapeProto],
+        shapes: &[SharedShape],
         location: &'static Location<'static>,
     ) -> (u32, Vec<Op<'b>>) {
         let mut graph = self.graph();
         let computation = graph.open(name, Scope::Body { fixed: shapes.len() }, None);
-        let parameter = graph.argument(shape::tuple(shapes.to_vec()), location);
+        let parameter = graph.argument(shape::tuple(shapes.iter().map(|shape| (**shape).clone()).collect()), location);
         let mut state = Vec::with_capacity(shapes.len());
         for index in 0..shapes.len() {
             let element = HloInstructionProto::from(HloInstructionCommon {
-                opcode: "get-tuple-element".to_owned(),
+                opcode: "get-tuple-element".into(),
                 tuple_index: index as i64,
                 ..Default::default()
             });
@@ -299,7 +299,7 @@ impl Builder {
     fn next_state(
         &self,
         body: u32,
-        shapes: &[ShapeProto],
+        shapes: &[SharedShape],
         next: &[Op<'_>],
         hidden: usize,
         location: &'static Location<'static>,

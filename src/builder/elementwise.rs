@@ -220,8 +220,8 @@ impl<'b> Op<'b> {
             return self;
         }
         let instruction = HloInstructionProto::from(HloInstructionCommon {
-            opcode: opcode.to_owned(),
-            shape: Some(shape::array(dtype, &dims)).into(),
+            opcode: opcode.into(),
+            shape: shape::array(dtype, &dims).into(),
             ..Default::default()
         });
         self.builder.push(instruction, &[self])

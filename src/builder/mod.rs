@@ -129,7 +129,7 @@ impl Builder {
     #[track_caller]
     fn add_parameter(&self, name: &str, shape: ShapeProto, sharding: Option<OpSharding>) -> Op<'_> {
         let location = Location::caller();
-        let added = self.graph().add_parameter(name, shape, sharding, location);
+        let added = self.graph().add_parameter(name, shape.into(), sharding, location);
         self.handle("parameter", added, location)
     }
 

@@ -6,10 +6,10 @@ use super::{Builder, Op, Operand};
 use crate::hlo::shape;
 use crate::proto::hlo_instruction_details::SliceDimensions;
 use crate::proto::padding_config::PaddingConfigDimension;
-use crate::proto::{HloInstructionCommon, HloInstructionDetails, HloInstructionProto, PaddingConfig, ShapeProto};
+use crate::proto::{HloInstructionCommon, HloInstructionDetails, HloInstructionProto, PaddingConfig, SharedShape};
 
-fn instruction(opcode: &str, shape: Option<ShapeProto>, dimensions: Vec<i64>) -> HloInstructionProto {
-    HloInstructionCommon { opcode: opcode.to_owned(), shape: shape.into(), dimensions, ..Default::default() }.into()
+fn instruction(opcode: &str, shape: Option<SharedShape>, dimensions: Vec<i64>) -> HloInstructionProto {
+    HloInstructionCommon { opcode: opcode.into(), shape: shape.into(), dimensions, ..Default::default() }.into()
 }
 
 impl<'b> Op<'b> {
@@ -47,7 +47,7 @@ impl<'b> Op<'b> {
         let kept = || own.iter().zip(places).filter(|&(&own, &place)| size(place) == Some(own));
         let (kept_dims, kept_places): (Vec<i64>, Vec<i64>) = kept().map(|(&own, &place)| (own, place)).unzip();
         let operand = self.reshape(&kept_dims);
-        self.builder.push(instruction("broadcast", Some(shape::array(dtype, dims)), kept_places), &[operand])
+        self.builder.push(instruction("broadcast", Some(shape::array(dtype, dims).into()), kept_places), &[operand])
     }
 
     /// The same elements in row-major order in another shape. One dimension may be −1: it takes what is left.
@@ -68,7 +68,7 @@ impl<'b> Op<'b> {
         if own == dims {
             return self;
         }
-        self.builder.push(instruction("reshape", Some(shape::array(dtype, &dims)), Vec::new()), &[self])
+        self.builder.push(instruction("reshape", Some(shape::array(dtype, &dims).into()), Vec::new()), &[self])
     }
 
     /// The dimensions in another order: dimension i of the result is dimension `order[i]` of the value.
@@ -146,7 +146,7 @@ impl<'b> Op<'b> {
         if sizes == dims {
             return self;
         }
-        let slice = instruction("slice", Some(shape::array(dtype, &sizes)), Vec::new())
+        let slice = instruction("slice", Some(shape::array(dtype, &sizes).into()), Vec::new())
             .with_details(HloInstructionDetails { slice_dimensions, ..Default::default() });
         self.builder.push(slice, &[self])
     }
@@ -190,7 +190,7 @@ impl<'b> Op<'b> {
     #[track_caller]
     pub fn dynamic_slice(self, starts: &[Op<'b>], sizes: &[i64]) -> Op<'b> {
         let Some((dtype, _)) = self.array("dynamic-slice") else { return self.builder.failed() };
-        let slice = instruction("dynamic-slice", Some(shape::array(dtype, sizes)), Vec::new())
+        let slice = instruction("dynamic-slice", Some(shape::array(dtype, sizes).into()), Vec::new())
             .with_details(HloInstructionDetails { dynamic_slice_sizes: sizes.to_vec(), ..Default::default() });
         self.builder.push(slice, &[&[self], starts].concat())
     }

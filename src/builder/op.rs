@@ -7,7 +7,7 @@ use super::graph::OpId;
 use crate::dtype::DType;
 use crate::hlo::literal::Scalar;
 use crate::hlo::shape;
-use crate::proto::ShapeProto;
+use crate::proto::SharedShape;
 
 /// A value of a program that is being built: an array of known shape, or a tuple of arrays.
 ///
@@ -36,7 +36,7 @@ impl<'b> Op<'b> {
 
     /// The sizes of the dimensions. After an error there are none, as nothing is known of the value.
     pub fn dims(self) -> Vec<i64> {
-        self.shape().map(|shape| shape.dimensions).unwrap_or_default()
+        self.shape().map(|shape| shape.dimensions.clone()).unwrap_or_default()
     }
 
     /// The size of a dimension, which counts from the end if it is negative. It is an error if there is no such dimension,
@@ -69,7 +69,7 @@ impl<'b> Op<'b> {
     }
 
     /// The shape; `None` after an error.
-    pub(super) fn shape(self) -> Option<ShapeProto> {
+    pub(super) fn shape(self) -> Option<SharedShape> {
         let id = self.id?;
         Some((*self.builder.graph().instruction(id).shape).clone())
     }
@@ -82,7 +82,7 @@ impl<'b> Op<'b> {
             self.builder.fail(what, format!("{} is no array", shape::text_without_layout(&shape)));
             return None;
         };
-        Some((dtype, shape.dimensions))
+        Some((dtype, shape.dimensions.clone()))
     }
 
     /// As in `f32[8,4]`, for messages.

@@ -8,7 +8,7 @@ use crate::dtype::DType;
 use crate::hlo::shape;
 use crate::mesh::Mesh;
 use crate::proto::{
-    HloInstructionCommon, HloInstructionDetails, HloInstructionProto, ShapeProto, Window, WindowDimension,
+    HloInstructionCommon, HloInstructionDetails, HloInstructionProto, SharedShape, Window, WindowDimension,
 };
 
 impl Builder {
@@ -17,7 +17,7 @@ impl Builder {
     pub(super) fn function<'b>(
         &'b self,
         name: &str,
-        arguments: &[ShapeProto],
+        arguments: &[impl Into<SharedShape> + Clone],
         mesh: Option<Mesh>,
         body: impl FnOnce(&[Op<'b>]) -> Op<'b>,
     ) -> Option<u32> {
@@ -76,7 +76,7 @@ impl<'b> Op<'b> {
         let Some(reducer) = self.builder.reducer(opcode, dtype) else { return self.builder.failed() };
         let init = self.builder.scalar(dtype, init);
         let reduce = HloInstructionProto::from(HloInstructionCommon {
-            opcode: "reduce".to_owned(),
+            opcode: "reduce".into(),
             dimensions: axes,
             ..Default::default()
         });
@@ -152,7 +152,7 @@ impl<'b> Op<'b> {
         let Some(function) = function else { return self.builder.failed() };
         let init = self.builder.scalar(dtype, init);
         let reduce = HloInstructionProto::from(HloInstructionCommon {
-            opcode: "reduce".to_owned(),
+            opcode: "reduce".into(),
             dimensions: axes,
             ..Default::default()
         });
@@ -228,7 +228,7 @@ impl<'b> Op<'b> {
         let indices = builder.iota(DType::S32, &dims, axis as i64);
         let init = [builder.scalar(dtype, limit(dtype, false)), builder.scalar(DType::S32, 0)];
         let reduce = HloInstructionProto::from(HloInstructionCommon {
-            opcode: "reduce".to_owned(),
+            opcode: "reduce".into(),
             dimensions: vec![axis as i64],
             ..Default::default()
         });

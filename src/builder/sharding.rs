@@ -4,7 +4,7 @@ use super::{Builder, Op};
 use crate::hlo::shape;
 use crate::mesh::{Mesh, NamedSharding, PartitionSpec};
 use crate::proto::op_sharding::Type;
-use crate::proto::{HloInstructionCommon, HloInstructionDetails, HloInstructionProto, OpSharding, ShapeProto};
+use crate::proto::{HloInstructionCommon, HloInstructionDetails, HloInstructionProto, OpSharding, SharedShape};
 
 impl<'b> Op<'b> {
     /// The value, which then lies on the devices as `sharding` says: `jax.lax.with_sharding_constraint`. As a result of the
@@ -22,9 +22,9 @@ impl<'b> Op<'b> {
     }
 
     #[track_caller]
-    pub(super) fn resharded(self, target: &str, shape: Option<ShapeProto>, sharding: OpSharding) -> Op<'b> {
+    pub(super) fn resharded(self, target: &str, shape: Option<SharedShape>, sharding: OpSharding) -> Op<'b> {
         let call = HloInstructionProto::from(HloInstructionCommon {
-            opcode: "custom-call".to_owned(),
+            opcode: "custom-call".into(),
             shape: shape.into(),
             sharding: Some(sharding).into(),
             ..Default::default()
@@ -115,7 +115,7 @@ impl Builder {
         match made {
             Ok((proto, part)) => {
                 let cut = whole.resharded("Sharding", whole.shape(), proto);
-                let part = Some(shape::array(dtype, &part));
+                let part = Some(shape::array(dtype, &part).into());
                 self.at_border(cut.resharded("SPMDFullToShardShape", part, manual()), mesh, spec)
             }
             Err(message) => self.fail("shard_map", message),
@@ -133,7 +133,7 @@ impl Builder {
         match made {
             Ok((proto, whole)) => {
                 let part = part.resharded("Sharding", part.shape(), manual());
-                let whole = Some(shape::array(dtype, &whole));
+                let whole = Some(shape::array(dtype, &whole).into());
                 self.at_border(part.resharded("SPMDShardToFullShape", whole, proto), mesh, spec)
             }
             Err(message) => self.fail("shard_map", message),

@@ -76,7 +76,7 @@ impl Builder {
             }
         }
         let sort = HloInstructionProto::from(HloInstructionCommon {
-            opcode: "sort".to_owned(),
+            opcode: "sort".into(),
             dimensions: vec![axis],
             ..Default::default()
         })

@@ -213,7 +213,8 @@ impl JobOptions {
     /// Whether this process has been started as one of the job, for a program that joins it by itself.
     pub fn is_member(&self) -> Result<bool, Failure> {
         let by_hand = self.coordinator.is_some() && self.process_id.is_some() && self.processes.is_some();
-        if ControllerEnv::is_set() || by_hand || self.cluster == Cluster::None {
+        let is_launcher = self.cluster == Cluster::None || self.launch.are_over_hosts();
+        if ControllerEnv::is_set() || by_hand || is_launcher {
             return Ok(ControllerEnv::is_set() || by_hand);
         }
         let detected = cluster::detect(&Environment::of_process()).map_err(Failure::wrong_usage)?;
@@ -230,7 +231,9 @@ impl JobOptions {
                     check_program(program)?;
                     self.tls.check()?;
                 }
-                self.launch(processes, &[program])
+                // One that is looked for on the PATH is there on other hosts, or nowhere.
+                let is_file = program.components().count() > 1 || program.is_absolute();
+                self.launch(processes, if is_file { std::slice::from_ref(&program) } else { &[] })
             }
             Role::Controller(_) => Err(Failure::usage("this process is part of a job already")),
         }
@@ -268,7 +271,8 @@ impl JobOptions {
 
     /// Starts the processes of the job and waits for its end; `files` as for [`JobOptions::run`].
     pub fn launch(&self, processes: u32, files: &[&Path]) -> Result<u8, Failure> {
-        self.launch.launch(processes, self.plugin.as_deref(), files, self.rendezvous_timeout)
+        let (slices, writes) = (self.slices.unwrap_or(1), self.files().are_wanted());
+        self.launch.launch(processes, self.plugin.as_deref(), slices, files, self.rendezvous_timeout, writes)
     }
 
     /// Opens the devices of this process and meets the others; `devices` are what the program needs, if there is one.
@@ -293,6 +297,7 @@ impl JobOptions {
     /// Decides who this process is, by the options and the environment; `devices` as for [`JobOptions::run`].
     pub fn role(&self, devices: impl FnOnce() -> Result<Option<u32>, Failure>) -> Result<Role, Failure> {
         self.refuse_missing_transport()?;
+        self.launch.check_usage()?;
         if let Some(environment) = ControllerEnv::from_env().map_err(Failure::wrong_usage)? {
             let ControllerEnv { coordinator, listener, process_index, process_count, token } = environment;
             if process_count == 1 && !self.control.is_watched() {
@@ -312,9 +317,12 @@ impl JobOptions {
         }
         let processes = || self.launch.processes(self.processes, self.plugin.as_deref(), devices);
         if self.launch.are_over_hosts() {
-            self.refuse_options_of_members("--hosts starts all processes itself")?;
-            let shares = self.launch.shares(processes()?)?.into_iter().flatten();
-            return self.launcher(shares.map(|share| share.processes).sum());
+            let launcher = if self.launch.is_by_ray() { "--launcher ray" } else { "--hosts" };
+            self.refuse_options_of_members(&format!("{launcher} starts all processes itself"))?;
+            let processes = processes()?;
+            let shares = self.launch.shares(processes)?;
+            let of_shares = shares.map(|shares| shares.iter().map(|share| share.processes).sum());
+            return self.launcher(of_shares.or(processes).unwrap_or(1));
         }
         if let (Some(coordinator), Some(process_index), Some(process_count)) =
             (&self.coordinator, self.process_id, self.processes)
@@ -363,9 +371,10 @@ impl JobOptions {
     /// The one that starts this many processes.
     fn launcher(&self, processes: u32) -> Result<Role, Failure> {
         slice_of(0, processes, self.slices.unwrap_or(1))?;
+        // On a Ray cluster they are set anew.
         let of_others = std::env::var(cluster::MEGASCALE_NUM_SLICES)
             .ok()
-            .filter(|count| *count != self.slices.unwrap_or(1).to_string());
+            .filter(|count| *count != self.slices.unwrap_or(1).to_string() && !self.launch.is_by_ray());
         if let Some(count) = of_others {
             tracing::warn!(
                 "{}={count} is set, and this job has {} slice(s): it may be left over from another job; give --slices",

@@ -13,6 +13,7 @@ mod memory;
 mod mpi;
 mod plugin;
 mod program;
+mod ray;
 mod report;
 mod run;
 mod simulate;
@@ -59,6 +60,8 @@ enum Command {
     Status(status::Options),
     /// List known PJRT plugins, or install one
     Plugin(plugin::Options),
+    /// Copy this program and its Python module spmd_ray into a folder, for `ray job submit`
+    Ray(ray::Options),
     /// Start and watch a launcher's processes on this host
     #[command(name = HELPER, hide = true)]
     Helper(launch::HelperOptions),
@@ -73,8 +76,8 @@ enum Format {
 
 /// What launchers start on each host.
 const HELPER: &str = "__host";
-const COMMANDS: [&str; 10] =
-    ["run", "exec", "devices", "inspect", "simulate", "bench", "doctor", "status", "plugin", "help"];
+const COMMANDS: [&str; 11] =
+    ["run", "exec", "devices", "inspect", "simulate", "bench", "doctor", "status", "plugin", "ray", "help"];
 const NOT_YET: [&str; 1] = ["coordinator"];
 
 /// Parses the arguments, runs the command and turns a failure into its message and exit code.
@@ -106,6 +109,7 @@ pub fn main() -> u8 {
         Command::Doctor(options) => doctor::main(&options),
         Command::Status(options) => status::main(options),
         Command::Plugin(options) => plugin::main(options),
+        Command::Ray(options) => ray::main(options),
         Command::Helper(options) => launch::help(&options),
     };
     match outcome {

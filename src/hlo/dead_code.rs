@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::proto::{HloComputationProto, HloInstructionProto, HloModuleProto};
+use crate::proto::{HloComputationProto, HloInstructionProto, HloModuleProto, InlineList};
 
 /// Instructions that compute a value from their operands and do nothing else. All others are kept.
 const PURE: &[&str] = &[
@@ -99,7 +99,7 @@ pub fn remove_dead_code(module: &mut HloModuleProto) {
 }
 
 fn bypass_tuples(computation: &mut HloComputationProto) {
-    let mut tuples: HashMap<i64, Vec<i64>> = HashMap::new();
+    let mut tuples: HashMap<i64, InlineList<i64>> = HashMap::new();
     let mut sources: HashMap<i64, i64> = HashMap::new();
     for instruction in &mut computation.instructions {
         for operand in &mut instruction.operand_ids {
@@ -122,18 +122,25 @@ fn bypass_tuples(computation: &mut HloComputationProto) {
 }
 
 fn remove_unused(computation: &mut HloComputationProto) {
-    let is_kept = |it: &HloInstructionProto| it.id == computation.root_id || !PURE.contains(&it.opcode.as_str());
-    let mut needed: HashSet<i64> = computation.instructions.iter().filter(|it| is_kept(it)).map(|it| it.id).collect();
-    // Operands stand before their users.
-    for instruction in computation.instructions.iter().rev().filter(|it| !it.control_predecessor_ids.is_empty()) {
-        needed.extend(&instruction.control_predecessor_ids);
-    }
+    let needed = needed_instructions(computation, |instruction| !PURE.contains(&instruction.opcode.as_str()));
+    computation.instructions.retain(|instruction| needed.contains(&instruction.id));
+}
+
+/// The ids of what a computation's result depends on, or one of the instructions that are kept in any case.
+pub(crate) fn needed_instructions(
+    computation: &HloComputationProto,
+    is_kept: impl Fn(&HloInstructionProto) -> bool,
+) -> HashSet<i64> {
+    let mut needed = HashSet::from([computation.root_id]);
+    // Operands and control predecessors stand before their users.
     for instruction in computation.instructions.iter().rev() {
-        if needed.contains(&instruction.id) {
+        if needed.contains(&instruction.id) || is_kept(instruction) {
+            needed.insert(instruction.id);
             needed.extend(&instruction.operand_ids);
+            needed.extend(&instruction.control_predecessor_ids);
         }
     }
-    computation.instructions.retain(|instruction| needed.contains(&instruction.id));
+    needed
 }
 
 #[cfg(test)]

@@ -103,7 +103,7 @@ pub fn group_mode(instruction: &HloInstructionProto) -> Result<GroupMode, GroupE
         "all-reduce" | "all-reduce-start" | "all-gather" | "all-gather-start" | "reduce-scatter"
     );
     match (has_channel, instruction.details().use_global_device_ids) {
-        (false, true) => Err(GroupError::GlobalIdsWithoutChannel { instruction: instruction.name.clone() }),
+        (false, true) => Err(GroupError::GlobalIdsWithoutChannel { instruction: instruction.name.to_string() }),
         (false, false) => Ok(GroupMode::CrossReplica),
         (true, _) if !knows_global_ids => Ok(GroupMode::CrossPartition),
         (true, false) => Ok(GroupMode::CrossReplicaAndPartition),
@@ -128,7 +128,8 @@ pub fn replica_groups(instruction: &HloInstructionProto) -> Result<Vec<Vec<i64>>
             Some(ReplicaGroupList::MeshAxesReplicaGroupList(mesh)) => expand_mesh(mesh),
         }
     };
-    let mut groups = groups.map_err(|what| GroupError::Malformed { instruction: instruction.name.clone(), what })?;
+    let mut groups =
+        groups.map_err(|what| GroupError::Malformed { instruction: instruction.name.to_string(), what })?;
     groups.retain(|group| !group.is_empty());
     Ok(groups)
 }
@@ -198,12 +199,12 @@ pub fn device_groups(
     for &device in groups.iter().flatten() {
         match seen.get_mut(device as usize) {
             Some(seen) if !*seen => *seen = true,
-            _ => return Err(GroupError::Twice { instruction: instruction.name.clone(), device }),
+            _ => return Err(GroupError::Twice { instruction: instruction.name.to_string(), device }),
         }
     }
     match seen.iter().position(|&seen| !seen) {
         Some(device) if all_take_part => Err(GroupError::Missing {
-            instruction: instruction.name.clone(),
+            instruction: instruction.name.to_string(),
             device: device as u32,
             devices: devices as u32,
         }),
@@ -230,7 +231,7 @@ pub fn device_pairs(
                 Some(taken) if !*taken => *taken = true,
                 _ => {
                     let what = format!("device {target} is the target of two source_target_pairs");
-                    return Err(GroupError::Malformed { instruction: instruction.name.clone(), what });
+                    return Err(GroupError::Malformed { instruction: instruction.name.to_string(), what });
                 }
             }
             pairs.push((ids.device(pair.source, copy), target));
@@ -251,7 +252,7 @@ struct Ids<'a> {
 impl<'a> Ids<'a> {
     fn new(instruction: &'a HloInstructionProto, replicas: i64, partitions: i64) -> Result<Self, GroupError> {
         product(&[replicas, partitions])
-            .map_err(|what| GroupError::Malformed { instruction: instruction.name.clone(), what })?;
+            .map_err(|what| GroupError::Malformed { instruction: instruction.name.to_string(), what })?;
         Ok(Ids { instruction, mode: group_mode(instruction)?, replicas, partitions })
     }
 
@@ -264,7 +265,7 @@ impl<'a> Ids<'a> {
         if (0..count).contains(&id) {
             return Ok(());
         }
-        let instruction = self.instruction.name.clone();
+        let instruction = self.instruction.name.to_string();
         Err(GroupError::OutOfRange { instruction, what, id, replicas: self.replicas, partitions: self.partitions })
     }
 
@@ -417,8 +418,8 @@ mod tests {
     use crate::proto::{HloInstructionCommon, HloInstructionDetails, SourceTarget};
 
     fn collective(opcode: &str, channel_id: i64, use_global_device_ids: bool) -> HloInstructionProto {
-        let name = format!("{opcode}.1");
-        let opcode = opcode.to_owned();
+        let name = format!("{opcode}.1").into();
+        let opcode = opcode.into();
         let details = HloInstructionDetails { use_global_device_ids, ..Default::default() };
         HloInstructionProto::from(HloInstructionCommon { name, opcode, channel_id, ..Default::default() })
             .with_details(details)

@@ -39,6 +39,7 @@ pub mod shape;
 mod source;
 mod verify;
 
+pub(crate) use dead_code::needed_instructions;
 pub use dead_code::remove_dead_code;
 pub use difference::{Difference, first_difference};
 pub(crate) use infer::infer_shape;

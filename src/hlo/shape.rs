@@ -154,7 +154,7 @@ pub fn text_without_layout(shape: &ShapeProto) -> String {
 
 /// Parameters and result of a program without layouts and names: `(f32[2], s32[]) -> f32[2]`.
 pub fn program_text(program: &ProgramShapeProto) -> String {
-    let parameters: Vec<String> = program.parameters.iter().map(text_without_layout).collect();
+    let parameters: Vec<String> = program.parameters.iter().map(|shape| text_without_layout(shape)).collect();
     format!("({}) -> {}", parameters.join(", "), text_without_layout(&program.result))
 }
 

@@ -124,10 +124,10 @@ fn collective(
     };
     let collective = Collective {
         opcode,
-        name: instruction.name.clone(),
+        name: instruction.name.to_string(),
         computation: graph.computation(at).name.clone(),
         runs,
-        operands: operands.into_iter().map(shape::text_without_layout).collect(),
+        operands: operands.into_iter().map(|shape| shape::text_without_layout(shape)).collect(),
         operand_bytes,
         participants,
         formula,

@@ -42,7 +42,7 @@ pub(super) fn cost(graph: &Graph, walk: &Walk) -> Cost {
 fn of_instruction(graph: &Graph, at: usize, instruction: &HloInstructionProto) -> (u64, u64) {
     let operand = |index: usize| {
         let id = *instruction.operand_ids.get(index)?;
-        Some(&*graph.instruction(at, id)?.shape)
+        Some(&**graph.instruction(at, id)?.shape)
     };
     let out = elements(&instruction.shape);
     let input = operand(0).map_or(0, elements);

@@ -106,7 +106,7 @@ impl<'a> Graph<'a> {
                 let trip_count = trip_count(self, at, instruction);
                 trip_counts.insert((at, instruction.id), trip_count);
                 let computation = self.computation(at).name.clone();
-                walk.loops.push(Loop { name: instruction.name.clone(), computation, trip_count });
+                walk.loops.push(Loop { name: instruction.name.to_string(), computation, trip_count });
             }
         }
 

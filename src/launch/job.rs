@@ -9,7 +9,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use super::chips::ChipsError;
-use super::hosts::{HostError, Hosts};
+use super::hosts::{HostError, Hosts, RayError};
 use super::limits::TooMany;
 use super::signals::describe;
 
@@ -196,6 +196,9 @@ pub enum LaunchError {
     /// A host on which no controller can be started; those on others have been ended.
     #[error(transparent)]
     Host(#[from] HostError),
+    /// A Ray cluster that gives no hosts.
+    #[error(transparent)]
+    Ray(#[from] RayError),
     /// A controller did not start; those before it have been killed.
     #[error("cannot start process {process_index}, {}: {source}", .program.display())]
     Spawn {

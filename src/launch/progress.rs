@@ -76,7 +76,9 @@ impl Progress {
                 let now = Instant::now();
                 let rate = rate(&mut pace, now, &state, PACE);
                 match &line {
-                    Some(_) if started.elapsed() < QUIET => {}
+                    Some(_) if started.elapsed() < QUIET || state.text(rate).is_empty() => {}
+                    // Results are next.
+                    Some(_) if state.is_last() => break,
                     Some(line) => {
                         if line.is_hidden() {
                             line.set_draw_target(ProgressDrawTarget::stderr());
@@ -86,7 +88,10 @@ impl Progress {
                     None if now.duration_since(told) < PAUSE => {}
                     None => {
                         told = now;
-                        tracing::info!("{}", state.text(rate));
+                        let text = state.text(rate);
+                        if !text.is_empty() {
+                            tracing::info!("{text}");
+                        }
                     }
                 }
             }
@@ -148,6 +153,10 @@ impl State {
             State::Steps { step, of: Some(of) } => format!("step {step} of {of}{}", pace_text(rate, of - step.min(of))),
             State::Steps { step, of: None } => format!("step {step}{}", pace_text(rate, 0)),
         }
+    }
+
+    fn is_last(&self) -> bool {
+        matches!(self, State::Steps { step, of: Some(of) } if step >= of)
     }
 
     fn draw(&self, line: &ProgressBar, rate: f64) {

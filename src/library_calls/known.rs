@@ -1,12 +1,12 @@
 //! What is known about custom-call targets.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use super::targets;
-use crate::hlo::HloModule;
+use crate::hlo::{self, HloModule};
 use crate::lower::{COLLECTIVE_TARGET, LOGICAL_ID_TARGET, MARKER_TARGET};
 use crate::proto::{HloComputationProto, HloInstructionProto};
 
@@ -168,18 +168,9 @@ pub fn count_targets<'a>(instructions: impl Iterator<Item = &'a HloInstructionPr
 }
 
 /// What a computation's result or an effect depends on; the compiler removes the others.
-fn needed_instructions(computation: &HloComputationProto) -> Vec<&HloInstructionProto> {
-    let mut needed = HashSet::from([computation.root_id]);
-    // Operands come before their users.
-    let in_reverse = computation.instructions.iter().rev();
-    let mark = |instruction: &&HloInstructionProto| {
-        let is_needed = needed.contains(&instruction.id) || instruction.details().custom_call_has_side_effect;
-        if is_needed {
-            needed.extend(&instruction.operand_ids);
-        }
-        is_needed
-    };
-    in_reverse.filter(mark).collect()
+fn needed_instructions(computation: &HloComputationProto) -> impl Iterator<Item = &HloInstructionProto> {
+    let needed = hlo::needed_instructions(computation, |it| it.details().custom_call_has_side_effect);
+    computation.instructions.iter().filter(move |it| needed.contains(&it.id))
 }
 
 impl fmt::Display for UnknownTarget {

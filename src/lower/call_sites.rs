@@ -82,7 +82,7 @@ fn unfuse(module: &mut HloModuleProto) -> Result<(), Error> {
             continue;
         }
         if instruction.opcode == "fusion" {
-            instruction.opcode = "call".to_owned();
+            instruction.opcode = "call".into();
             let details = instruction.details_mut();
             details.fusion_kind.clear();
             details.backend_config.clear();
@@ -111,7 +111,7 @@ fn copy(
     for instruction in &mut copy.instructions {
         let old = instruction.id;
         instruction.id = fresh.instruction(copy.id);
-        instruction.name = fresh.name(&instruction.name);
+        instruction.name = fresh.name(&instruction.name).into();
         renamed.insert(old, instruction.id);
         if let Some(spec) = bridged.get(&old).cloned() {
             bridged.insert(instruction.id, spec);

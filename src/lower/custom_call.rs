@@ -7,7 +7,8 @@ use super::{COLLECTIVE_TARGET, LOGICAL_ID_TARGET, MARKER_TARGET};
 use crate::dtype::DType;
 use crate::hlo::{groups, shape};
 use crate::proto::{
-    CustomCallApiVersion, HloInstructionCommon, HloInstructionProto, LiteralProto, ShapeProto, SourceTarget,
+    CustomCallApiVersion, HloInstructionCommon, HloInstructionProto, InlineList, LiteralProto, ShapeProto, SharedShape,
+    SourceTarget,
 };
 
 /// A collective of groups of one: the operands themselves.
@@ -50,16 +51,17 @@ pub(super) fn make_logical_id(instruction: &mut HloInstructionProto, kind: Logic
 }
 
 /// A custom call that does a collective. Its key is still to be set.
-pub(super) fn make_collective(instruction: &mut HloInstructionProto, shapes: &HashMap<i64, ShapeProto>) {
-    let operands = instruction.operand_ids.iter().filter_map(|id| shapes.get(id)).cloned().collect();
+pub(super) fn make_collective(instruction: &mut HloInstructionProto, shapes: &HashMap<i64, SharedShape>) {
+    let operands =
+        instruction.operand_ids.iter().filter_map(|id| shapes.get(id)).map(|shape| (**shape).clone()).collect();
     make_custom_call(instruction, COLLECTIVE_TARGET, operands);
     instruction.details_mut().custom_call_has_side_effect = true;
 }
 
 /// A custom call that does nothing with its operands but need them.
-pub(super) fn make_marker(operand_ids: Vec<i64>) -> HloInstructionProto {
+pub(super) fn make_marker(operand_ids: InlineList<i64>) -> HloInstructionProto {
     let mut marker = HloInstructionProto::default();
-    marker.opcode = "custom-call".to_owned();
+    marker.opcode = "custom-call".into();
     marker.shape = shape::scalar(DType::U32).into();
     marker.operand_ids = operand_ids;
     marker.details_mut().custom_call_target = MARKER_TARGET.to_owned();
@@ -92,7 +94,7 @@ fn bare(instruction: &mut HloInstructionProto, opcode: &str) -> HloInstructionPr
     let new = HloInstructionCommon {
         name: common.name,
         id: common.id,
-        opcode: opcode.to_owned(),
+        opcode: opcode.into(),
         shape: common.shape,
         metadata: common.metadata,
         operand_ids: common.operand_ids,

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use super::Error;
-use crate::proto::{HloInstructionProto, HloModuleProto, ShapeProto};
+use crate::proto::{HloInstructionProto, HloModuleProto, SharedShape};
 
 /// Replaces the start of every asynchronous operation by the operation, and takes its updates and its done out.
 pub(super) fn desync(module: &mut HloModuleProto) -> Result<(), Error> {
@@ -18,7 +18,7 @@ pub(super) fn desync(module: &mut HloModuleProto) -> Result<(), Error> {
         };
         // Start, update or done, by id, to its start.
         let mut start_of: HashMap<i64, i64> = HashMap::new();
-        let mut result_of: HashMap<i64, ShapeProto> = HashMap::new();
+        let mut result_of: HashMap<i64, SharedShape> = HashMap::new();
         for instruction in &computation.instructions {
             if is_start(instruction) {
                 start_of.insert(instruction.id, instruction.id);
@@ -73,12 +73,12 @@ pub(super) fn desync(module: &mut HloModuleProto) -> Result<(), Error> {
     Ok(())
 }
 
-fn make_synchronous(instruction: &mut HloInstructionProto, shape: ShapeProto) {
+fn make_synchronous(instruction: &mut HloInstructionProto, shape: SharedShape) {
     let opcode = match instruction.opcode.strip_suffix("-start") {
         Some("async") | None => "call",
         Some(operation) => operation,
     };
-    instruction.opcode = opcode.to_owned();
+    instruction.opcode = opcode.into();
     instruction.shape = shape.into();
     instruction.details_mut().async_execution_thread.clear();
     instruction.details_mut().optional_cross_program_prefetch_index = None;

@@ -182,7 +182,7 @@ pub fn lower(module: &HloModule, layout: &Layout) -> Result<Lowered, Error> {
     for instruction in proto.computations.iter_mut().flat_map(|computation| &mut computation.instructions) {
         if let Some(mut spec) = bridged.remove(&instruction.id) {
             spec.key = collectives.len() as u32;
-            spec.name = instruction.name.clone();
+            spec.name = instruction.name.to_string();
             custom_call::set_key(instruction, spec.key);
             collectives.push(spec);
         }

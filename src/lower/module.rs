@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::proto::{HloComputationProto, HloInstructionProto, HloModuleProto, ShapeProto};
+use crate::proto::{HloComputationProto, HloInstructionProto, HloModuleProto, SharedShape};
 
 /// The shape of every instruction of a computation, by id.
-pub(super) fn shapes(computation: &HloComputationProto) -> HashMap<i64, ShapeProto> {
+pub(super) fn shapes(computation: &HloComputationProto) -> HashMap<i64, SharedShape> {
     let entries = computation
         .instructions
         .iter()
@@ -65,7 +65,7 @@ impl Fresh {
             names.insert(computation.name.clone());
             let next = next_of.entry(computation.id).or_insert(0);
             for instruction in &computation.instructions {
-                names.insert(instruction.name.clone());
+                names.insert(instruction.name.to_string());
                 is_qualified &= instruction.id >> 32 == computation.id;
                 last = last.max(instruction.id);
                 *next = (*next).max((instruction.id & 0xffff_ffff) + 1);

@@ -16,7 +16,8 @@ use crate::collective::CollectiveSpec;
 use crate::dtype::DType;
 use crate::hlo::shape;
 use crate::proto::{
-    HloComputationProto, HloInstructionCommon, HloInstructionProto, HloModuleProto, LiteralProto, ShapeProto,
+    HloComputationProto, HloInstructionCommon, HloInstructionProto, HloModuleProto, InlineList, LiteralProto,
+    ShapeProto, SharedShape,
 };
 
 /// What a computation that the token passes through is to its caller.
@@ -83,7 +84,7 @@ struct Threader<'a> {
     members: &'a HashSet<i64>,
     bridged: &'a mut HashMap<i64, CollectiveSpec>,
     fresh: &'a mut Fresh,
-    shapes: HashMap<i64, ShapeProto>,
+    shapes: HashMap<i64, SharedShape>,
     /// Tuples that are used as a whole.
     whole: HashSet<i64>,
     /// What stands for a whole tuple that a token was added to.
@@ -131,7 +132,7 @@ impl<'a> Threader<'a> {
                 let parameter = HloInstructionCommon { parameter_number, ..Default::default() };
                 self.token = self.emit("parameter", "collectives", token_shape(), parameter);
                 let program_shape = self.computation.program_shape.get_or_insert_default();
-                program_shape.parameters.push(token_shape());
+                program_shape.parameters.push(token_shape().into());
                 program_shape.parameter_names.push("collectives".to_owned());
             }
             Role::Branch | Role::LoopBody | Role::LoopCondition => {
@@ -140,7 +141,7 @@ impl<'a> Threader<'a> {
                     self.produce(parameter);
                 }
                 for parameter in &mut self.computation.program_shape.get_or_insert_default().parameters {
-                    *parameter = with_token(parameter);
+                    *parameter = with_token(parameter).into();
                 }
             }
         }
@@ -154,7 +155,7 @@ impl<'a> Threader<'a> {
         }
         if role == Role::LoopBody && self.token == given {
             // Only the condition has collectives. A token that the loop hands through would not wait for the loop.
-            let operand_ids = vec![given, given];
+            let operand_ids = [given, given].into();
             let next = HloInstructionCommon { operand_ids, ..Default::default() };
             self.token = self.emit("add", "collectives", token_shape(), next);
         }
@@ -173,15 +174,15 @@ impl<'a> Threader<'a> {
         let root = self.computation.instructions.iter().find(|instruction| instruction.id == self.computation.root_id);
         let results = match root {
             Some(root) if root.opcode == "tuple" => root.operand_ids.clone(),
-            _ => vec![self.computation.root_id],
+            _ => [self.computation.root_id].into(),
         };
         let mut operands = std::mem::take(&mut self.tokens);
         let is_array = |id: &i64| self.shapes.get(id).is_some_and(|shape| shape::dtype(shape).is_some());
         operands.extend(results.into_iter().filter(is_array));
-        for operand_ids in std::iter::repeat_n(vec![], SEQUENTIAL).chain([operands]) {
+        for operand_ids in std::iter::repeat_n(InlineList::default(), SEQUENTIAL).chain([operands.into()]) {
             let mut marker = make_marker(operand_ids);
             marker.id = self.fresh.instruction(self.computation.id);
-            marker.name = self.fresh.name("end");
+            marker.name = self.fresh.name("end").into();
             self.computation.instructions.push(marker);
         }
     }
@@ -236,7 +237,7 @@ impl<'a> Threader<'a> {
                 self.bridged.insert(id, spec);
             }
             self.computation.instructions.push(instruction);
-            let only = HloInstructionCommon { operand_ids: vec![id], ..Default::default() };
+            let only = HloInstructionCommon { operand_ids: [id].into(), ..Default::default() };
             self.emit_as(old, "get-tuple-element", &name, shape, only);
             self.token = self.element(id, elements, &name, token_shape());
             self.tokens.push(self.token);
@@ -247,7 +248,7 @@ impl<'a> Threader<'a> {
     fn add_token(&mut self, value: i64) -> i64 {
         let shape = self.shapes.get(&value).cloned().unwrap_or_default();
         let mut parts = match shape::is_tuple(&shape) {
-            false => vec![value],
+            false => [value].into(),
             true => match self.computation.instructions.iter().rfind(|it| it.id == value && it.opcode == "tuple") {
                 Some(tuple) => tuple.operand_ids.clone(),
                 None => self.elements_of(value, &shape, "collectives"),
@@ -258,26 +259,34 @@ impl<'a> Threader<'a> {
         self.emit("tuple", "collectives", with_token(&shape), tuple)
     }
 
-    fn elements_of(&mut self, tuple: i64, shape: &ShapeProto, name: &str) -> Vec<i64> {
+    fn elements_of(&mut self, tuple: i64, shape: &ShapeProto, name: &str) -> InlineList<i64> {
         let shapes = shape.tuple_shapes.iter().cloned().enumerate();
         shapes.map(|(index, shape)| self.element(tuple, index, name, shape)).collect()
     }
 
     fn element(&mut self, tuple: i64, index: usize, name: &str, shape: ShapeProto) -> i64 {
         let element =
-            HloInstructionCommon { operand_ids: vec![tuple], tuple_index: index as i64, ..Default::default() };
+            HloInstructionCommon { operand_ids: [tuple].into(), tuple_index: index as i64, ..Default::default() };
         self.emit("get-tuple-element", name, shape, element)
     }
 
-    fn emit(&mut self, opcode: &str, name: &str, shape: ShapeProto, rest: HloInstructionCommon) -> i64 {
+    fn emit(&mut self, opcode: &str, name: &str, shape: impl Into<SharedShape>, rest: HloInstructionCommon) -> i64 {
         let id = self.fresh.instruction(self.computation.id);
         self.emit_as(id, opcode, name, shape, rest);
         id
     }
 
-    fn emit_as(&mut self, id: i64, opcode: &str, name: &str, shape: ShapeProto, rest: HloInstructionCommon) {
+    fn emit_as(
+        &mut self,
+        id: i64,
+        opcode: &str,
+        name: &str,
+        shape: impl Into<SharedShape>,
+        rest: HloInstructionCommon,
+    ) {
+        let shape = shape.into();
         self.shapes.insert(id, shape.clone());
-        let (name, opcode) = (self.fresh.name(name), opcode.to_owned());
+        let (name, opcode) = (self.fresh.name(name).into(), opcode.into());
         let instruction = HloInstructionCommon { id, opcode, name, shape: shape.into(), ..rest };
         self.computation.instructions.push(instruction.into());
     }

@@ -7,7 +7,7 @@ use crate::collective::{ArraySpec, CollectiveKind, CollectiveSpec, ReduceOp};
 use crate::dtype::DType;
 use crate::hlo::groups;
 use crate::hlo::shape;
-use crate::proto::{HloInstructionProto, HloModuleProto, ShapeProto};
+use crate::proto::{HloInstructionProto, HloModuleProto, ShapeProto, SharedShape};
 
 /// What becomes of an instruction.
 pub(super) enum Plan {
@@ -53,7 +53,7 @@ pub(super) fn refuse_unsupported(module: &HloModuleProto) -> Result<(), Error> {
 /// What becomes of this instruction; `None` if it stays as it is.
 pub(super) fn plan(
     instruction: &HloInstructionProto,
-    shapes: &HashMap<i64, ShapeProto>,
+    shapes: &HashMap<i64, SharedShape>,
     module: &HloModuleProto,
     layout: &Layout,
     local_devices: u32,
@@ -110,7 +110,7 @@ struct Collective<'a> {
 impl<'a> Collective<'a> {
     fn new(
         instruction: &'a HloInstructionProto,
-        shapes: &HashMap<i64, ShapeProto>,
+        shapes: &HashMap<i64, SharedShape>,
         module: &'a HloModuleProto,
     ) -> Result<Self, Error> {
         let mut operands = Vec::new();
@@ -126,7 +126,7 @@ impl<'a> Collective<'a> {
     fn bridge(self, kind: CollectiveKind, groups: Vec<Vec<u32>>) -> Plan {
         Plan::Bridge(Box::new(CollectiveSpec {
             key: 0,
-            name: self.instruction.name.clone(),
+            name: self.instruction.name.to_string(),
             kind,
             groups,
             operands: self.operands,
@@ -193,7 +193,7 @@ impl<'a> Collective<'a> {
         let dtype = self.operands.first().ok_or_else(|| self.error("it has no operands"))?.dtype;
         let op = reduction::recognise(computation, dtype).filter(|op| op.supports(dtype));
         op.ok_or_else(|| Error::Reduction {
-            instruction: self.instruction.name.clone(),
+            instruction: self.instruction.name.to_string(),
             computation: computation.name.clone(),
         })
     }

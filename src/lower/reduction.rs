@@ -50,7 +50,7 @@ pub(super) fn recognise(computation: &HloComputationProto, dtype: DType) -> Opti
 
 fn is_float(instruction: &HloInstructionProto) -> bool {
     use DType::*;
-    let dtype = instruction.shape.as_option().and_then(shape::dtype);
+    let dtype = instruction.shape.as_option().and_then(|shape| shape::dtype(shape));
     !matches!(
         dtype,
         None | Some(Pred | S1 | S2 | S4 | S8 | S16 | S32 | S64 | U1 | U2 | U4 | U8 | U16 | U32 | U64 | C64 | C128)

@@ -55,7 +55,7 @@ fn exchange(computation: &mut HloComputationProto, transposed: &HashMap<i64, usi
         instruction.operand_ids.iter_mut().for_each(forward);
         if let Some(mut transpose) = transposed.get(&instruction.id).and_then(|&at| old[at].take()) {
             shape::set_row_major(transpose.shape.get_or_insert_default());
-            transpose.operand_ids = std::mem::replace(&mut instruction.operand_ids, vec![transpose.id]);
+            transpose.operand_ids = std::mem::replace(&mut instruction.operand_ids, [transpose.id].into());
             instruction.shape = transpose.shape.clone();
             if let Some(details) = instruction.existing_details_mut() {
                 details.original_value = None.into();

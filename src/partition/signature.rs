@@ -20,7 +20,7 @@ pub struct Signature {
 pub(super) fn of_whole(module: &HloModuleProto) -> Signature {
     let whole = |shape: &ShapeProto| GlobalArg { shape: shape.clone(), sharding: OpSharding::default() };
     let program = &module.host_program_shape;
-    let parameters = program.parameters.iter().flat_map(shape::leaves).map(whole).collect();
+    let parameters = program.parameters.iter().flat_map(|shape| shape::leaves(shape)).map(whole).collect();
     let results = shape::leaves(&program.result).into_iter().map(whole).collect();
     Signature { parameters, results }
 }

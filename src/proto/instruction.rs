@@ -23,7 +23,7 @@ pub struct HloInstructionProto {
 impl HloInstructionProto {
     /// An instruction that has nothing but an opcode.
     pub fn new(opcode: &str) -> HloInstructionProto {
-        HloInstructionCommon { opcode: opcode.to_owned(), ..Default::default() }.into()
+        HloInstructionCommon { opcode: opcode.into(), ..Default::default() }.into()
     }
 
     /// What only some opcodes have.
@@ -130,9 +130,9 @@ mod tests {
             channel_id: 1,
             dot_dimension_numbers: Some(Default::default()).into(),
             id: 1,
-            operand_ids: vec![1],
+            operand_ids: [1].into(),
             control_predecessor_ids: vec![1],
-            called_computation_ids: vec![1],
+            called_computation_ids: [1].into(),
             sharding: Some(Default::default()).into(),
             precision_config: Some(Default::default()).into(),
             frontend_attributes: Some(Default::default()).into(),

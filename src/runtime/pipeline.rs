@@ -159,7 +159,7 @@ pub(super) fn normalize(
     hlo::groups::expand_replica_groups(&mut module.proto).map_err(lower::Error::from)?;
     let program_shape = module.proto.host_program_shape.get_or_insert_default();
     // Arguments and results travel row-major, and plugins take the program's word for it.
-    program_shape.parameters.iter_mut().for_each(shape::set_row_major);
+    program_shape.parameters.iter_mut().for_each(|shape| shape::set_row_major(shape));
     shape::set_row_major(program_shape.result.get_or_insert_default());
     Ok(())
 }

@@ -18,12 +18,12 @@ impl<'b> Site<'b> {
             "all-reduce" if self.reducer().as_deref() == Some("add") => b.push_calling(back, &[g], &self.called()),
             "all-reduce" => return Err(not_differentiable("a maximum or minimum over devices")),
             "all-gather" => {
-                back.opcode = "reduce-scatter".to_owned();
+                back.opcode = "reduce-scatter".into();
                 let adder = b.reducer("add", g.dtype()).ok_or("a sum could not be built")?;
                 b.push_calling(back, &[g], &[adder])
             }
             "reduce-scatter" => {
-                back.opcode = "all-gather".to_owned();
+                back.opcode = "all-gather".into();
                 b.push(back, &[g])
             }
             "collective-permute" => {

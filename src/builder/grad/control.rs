@@ -6,7 +6,7 @@ use crate::builder::Builder;
 use crate::builder::graph::OpId;
 use crate::dtype::DType;
 use crate::hlo::shape;
-use crate::proto::ShapeProto;
+use crate::proto::{ShapeProto, SharedShape};
 
 impl<'b> Site<'b> {
     /// A loop is gone back through turn by turn. What does not change in it is a state too, whose derivatives add up.
@@ -118,7 +118,7 @@ impl<'b> Site<'b> {
         };
         let given: Vec<(usize, Op<'b>)> =
             self.cotangent.iter().enumerate().filter_map(|(index, part)| part.map(|part| (index, part))).collect();
-        let shapes: Option<Vec<ShapeProto>> = given.iter().map(|(_, part)| part.shape()).collect();
+        let shapes: Option<Vec<SharedShape>> = given.iter().map(|(_, part)| part.shape()).collect();
         let shapes = shapes.ok_or("a derivative could not be built")?;
         let at: Vec<usize> = (0..self.wanted.len()).filter(|&index| self.wanted[index]).collect();
         let by: Vec<(OpId, Active)> = at.iter().map(|&index| (parameters[index], vec![true])).collect();

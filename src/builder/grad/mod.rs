@@ -17,7 +17,7 @@ use super::graph::OpId;
 use super::{Builder, Op};
 use crate::dtype::DType;
 use crate::hlo::shape;
-use crate::proto::HloInstructionProto;
+use crate::proto::{HloInstructionProto, InlineString};
 
 use activity::Active;
 
@@ -205,7 +205,7 @@ impl<'b> Site<'b> {
     }
 
     /// The opcode of the computation that a reduction applies; `None` if it is none of the usual ones.
-    fn reducer(&self) -> Option<String> {
+    fn reducer(&self) -> Option<InlineString> {
         let graph = self.result.builder.graph();
         let called = u32::try_from(*self.instruction.called_computation_ids.first()? - 1).ok()?;
         match &graph.computation(called).proto.instructions[..] {

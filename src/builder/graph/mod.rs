@@ -11,7 +11,7 @@ use crate::hlo::{infer_shape, shape, verify_instruction};
 use crate::mesh::{Mesh, PartitionSpec};
 use crate::proto::{
     HloComputationProto, HloInstructionCommon, HloInstructionProto, OpMetadata, OpSharding, ProgramShapeProto,
-    ShapeProto,
+    ShapeProto, SharedShape,
 };
 
 /// Where an instruction is: the program itself is computation 0.
@@ -200,7 +200,7 @@ impl Graph {
     pub fn add_parameter(
         &mut self,
         name: &str,
-        shape: ShapeProto,
+        shape: SharedShape,
         sharding: Option<OpSharding>,
         location: &'static Location<'static>,
     ) -> Result<OpId, String> {
@@ -215,9 +215,13 @@ impl Graph {
     }
 
     /// The next parameter of the current computation.
-    pub fn argument(&mut self, shape: ShapeProto, location: &'static Location<'static>) -> Result<OpId, String> {
+    pub fn argument(
+        &mut self,
+        shape: impl Into<SharedShape>,
+        location: &'static Location<'static>,
+    ) -> Result<OpId, String> {
         let computation = self.current();
-        let numbered = self.numbered(computation, parameter(shape));
+        let numbered = self.numbered(computation, parameter(shape.into()));
         self.insert(computation, "argument", numbered, &[], &[], location)
     }
 
@@ -261,17 +265,17 @@ impl Graph {
             operands.iter().map(|operand| &owner.instructions[operand.index as usize]).collect();
         let called_protos: Vec<&HloComputationProto> =
             called.iter().map(|&called| &self.computations[called as usize].proto).collect();
-        instruction.name = name;
+        instruction.name = name.into();
         instruction.id = owner.id << 32 | i64::from(index);
         instruction.operand_ids = operand_protos.iter().map(|operand| operand.id).collect();
         instruction.called_computation_ids = called_protos.iter().map(|called| called.id).collect();
         instruction.metadata = Some(metadata(location)).into();
         if instruction.shape.is_unset() {
-            let shapes: Vec<&ShapeProto> = operand_protos.iter().map(|operand| &*operand.shape).collect();
-            let result = called_protos.first().map(|called| &*called.program_shape.result);
+            let shapes: Vec<&ShapeProto> = operand_protos.iter().map(|operand| &**operand.shape).collect();
+            let result = called_protos.first().map(|called| &**called.program_shape.result);
             let mut inferred = infer_shape(&instruction, &shapes, result)?;
             shape::set_row_major(&mut inferred);
-            instruction.shape = Some(inferred).into();
+            instruction.shape = inferred.into();
         }
         verify_instruction(&instruction, operand_protos, &called_protos, self.partitions.unwrap_or(1))?;
         self.computations[computation as usize].proto.instructions.push(instruction);
@@ -364,10 +368,10 @@ impl Graph {
         }
         let index = fixed + body.captures.len();
         if let Some(parameter) = body.proto.instructions.first_mut() {
-            parameter.shape.get_or_insert_default().tuple_shapes.push(shape);
+            parameter.shape.get_or_insert_default().tuple_shapes.push(shape.into());
         }
         let element = HloInstructionProto::from(HloInstructionCommon {
-            opcode: "get-tuple-element".to_owned(),
+            opcode: "get-tuple-element".into(),
             tuple_index: index as i64,
             ..Default::default()
         });
@@ -426,7 +430,7 @@ impl Graph {
     }
 
     /// Gives a computation that is over a parameter with more elements than it uses.
-    pub fn widen(&mut self, computation: u32, shape: ShapeProto) {
+    pub fn widen(&mut self, computation: u32, shape: SharedShape) {
         let proto = &mut self.computations[computation as usize].proto;
         if let Some(parameter) = proto.instructions.first_mut() {
             parameter.shape = Some(shape.clone()).into();
@@ -461,11 +465,11 @@ impl Graph {
     /// gives its memory to which result.
     pub fn with_results(&self, results: &[OpId]) -> (Vec<HloComputationProto>, Vec<(i64, i64)>) {
         let mut entry = self.computations[0].proto.clone();
-        let shapes: Vec<ShapeProto> = results.iter().map(|&id| (*self.instruction(id).shape).clone()).collect();
+        let shapes: Vec<ShapeProto> = results.iter().map(|&id| (**self.instruction(id).shape).clone()).collect();
         let root = HloInstructionProto::from(HloInstructionCommon {
-            name: format!("results.{}", self.next_name + 1),
-            opcode: "tuple".to_owned(),
-            shape: Some(shape::tuple(shapes)).into(),
+            name: format!("results.{}", self.next_name + 1).into(),
+            opcode: "tuple".into(),
+            shape: shape::tuple(shapes).into(),
             id: entry.id << 32 | entry.instructions.len() as i64,
             operand_ids: results.iter().map(|&id| self.instruction(id).id).collect(),
             ..Default::default()
@@ -520,16 +524,16 @@ impl Graph {
     }
 }
 
-fn parameter(shape: ShapeProto) -> HloInstructionProto {
-    HloInstructionCommon { opcode: "parameter".to_owned(), shape: Some(shape).into(), ..Default::default() }.into()
+fn parameter(shape: SharedShape) -> HloInstructionProto {
+    HloInstructionCommon { opcode: "parameter".into(), shape: Some(shape).into(), ..Default::default() }.into()
 }
 
-fn program_shape(instructions: &[HloInstructionProto], result: ShapeProto) -> ProgramShapeProto {
+fn program_shape(instructions: &[HloInstructionProto], result: SharedShape) -> ProgramShapeProto {
     let parameters = instructions.iter().filter(|instruction| instruction.opcode == "parameter");
     let parameters: Vec<&HloInstructionProto> = parameters.collect();
     ProgramShapeProto {
         parameters: parameters.iter().map(|parameter| (*parameter.shape).clone()).collect(),
-        parameter_names: parameters.iter().map(|parameter| parameter.name.clone()).collect(),
+        parameter_names: parameters.iter().map(|parameter| parameter.name.to_string()).collect(),
         result: Some(result).into(),
         ..ProgramShapeProto::default()
     }

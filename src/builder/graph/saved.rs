@@ -8,7 +8,9 @@ use super::{Graph, OpId, Scope};
 use crate::builder::constant::zero;
 use crate::hlo::shape;
 use crate::proto::op_sharding::Type;
-use crate::proto::{HloInstructionCommon, HloInstructionDetails, HloInstructionProto, OpSharding, ShapeProto};
+use crate::proto::{
+    HloInstructionCommon, HloInstructionDetails, HloInstructionProto, OpSharding, ShapeProto, SharedShape,
+};
 
 /// That a computation makes the derivatives of another one, which is over.
 #[derive(Debug)]
@@ -170,7 +172,7 @@ impl Graph {
         let collected =
             self.shaped("dynamic-update-slice", &whole, &[&[collected, value], &place[..]].concat(), location)?;
         self.add_result(body, collected, &whole);
-        self.add_element(caller, whole, location)
+        self.add_element(caller, whole.into(), location)
     }
 
     /// The value of the turn in which the loop's counter was `counter`, of those that were collected.
@@ -190,8 +192,8 @@ impl Graph {
         let place = self.place(counter, start, one.dimensions.len(), location)?;
         let operands = [&[collected], &place[..]].concat();
         let slice = HloInstructionProto::from(HloInstructionCommon {
-            opcode: "dynamic-slice".to_owned(),
-            shape: Some(one.clone()).into(),
+            opcode: "dynamic-slice".into(),
+            shape: one.clone().into(),
             ..Default::default()
         })
         .with_details(HloInstructionDetails { dynamic_slice_sizes: one.dimensions.clone(), ..Default::default() });
@@ -223,7 +225,7 @@ impl Graph {
     fn literal(&mut self, computation: u32, number: i32, location: &'static Location<'static>) -> Result<OpId, String> {
         let literal = crate::builder::constant::integer(number).map_err(|error| error.to_string())?;
         let constant = HloInstructionProto::from(HloInstructionCommon {
-            opcode: "constant".to_owned(),
+            opcode: "constant".into(),
             shape: Some((*literal.shape).clone()).into(),
             literal: Some(literal).into(),
             ..Default::default()
@@ -240,8 +242,8 @@ impl Graph {
         let dtype = shape::dtype(shape).ok_or("a tuple cannot be kept")?;
         let literal = zero(dtype).map_err(|error| error.to_string())?;
         let constant = HloInstructionProto::from(HloInstructionCommon {
-            opcode: "constant".to_owned(),
-            shape: Some(shape::scalar(dtype)).into(),
+            opcode: "constant".into(),
+            shape: shape::scalar(dtype).into(),
             literal: Some(literal).into(),
             ..Default::default()
         });
@@ -258,8 +260,8 @@ impl Graph {
         location: &'static Location<'static>,
     ) -> Result<OpId, String> {
         let instruction = HloInstructionProto::from(HloInstructionCommon {
-            opcode: opcode.to_owned(),
-            shape: Some(shape.clone()).into(),
+            opcode: opcode.into(),
+            shape: shape.clone().into(),
             ..Default::default()
         });
         self.insert(operands[0].computation, opcode, instruction, operands, &[], location)
@@ -267,7 +269,7 @@ impl Graph {
 
     fn element(&mut self, tuple: OpId, index: i64, location: &'static Location<'static>) -> Result<OpId, String> {
         let element = HloInstructionProto::from(HloInstructionCommon {
-            opcode: "get-tuple-element".to_owned(),
+            opcode: "get-tuple-element".into(),
             tuple_index: index,
             ..Default::default()
         });
@@ -295,11 +297,11 @@ impl Graph {
     fn add_element(
         &mut self,
         caller: OpId,
-        shape: ShapeProto,
+        shape: SharedShape,
         location: &'static Location<'static>,
     ) -> Result<OpId, String> {
         let shapes = &mut self.change(caller).shape.get_or_insert_default().tuple_shapes;
-        shapes.push(shape);
+        shapes.push(shape.into());
         let index = shapes.len() as i64 - 1;
         self.element(caller, index, location)
     }
@@ -308,12 +310,12 @@ impl Graph {
     fn mark_as_part(
         &mut self,
         value: OpId,
-        shape: ShapeProto,
+        shape: SharedShape,
         location: &'static Location<'static>,
     ) -> Result<OpId, String> {
         let manual = OpSharding { r#type: Type::MANUAL.into(), ..OpSharding::default() };
         let call = HloInstructionProto::from(HloInstructionCommon {
-            opcode: "custom-call".to_owned(),
+            opcode: "custom-call".into(),
             shape: Some(shape).into(),
             sharding: Some(manual).into(),
             ..Default::default()

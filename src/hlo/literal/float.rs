@@ -39,6 +39,10 @@ pub(super) fn nan_parts(dtype: DType, bits: u64) -> Option<(bool, u64)> {
 /// The pattern nearest to `value`, ties to even, as XLA converts constants; `None` if a finite value has no finite
 /// neighbour (the types without infinity and NaN saturate instead).
 pub(super) fn encode(dtype: DType, value: f64) -> Option<u64> {
+    if dtype == DType::F32 && value.is_finite() {
+        let rounded = value as f32;
+        return rounded.is_finite().then(|| rounded.to_bits().into());
+    }
     let format = format_of(dtype);
     let (value, was_finite) = match dtype {
         // XLA rounds these twice, by way of f32, …

@@ -8,7 +8,7 @@ mod text;
 
 use crate::dtype::DType;
 use crate::hlo::shape;
-use crate::proto::{LiteralProto, ShapeProto};
+use crate::proto::{LiteralProto, ShapeProto, SharedShape};
 
 #[cfg(test)]
 mod tests;
@@ -128,7 +128,8 @@ impl DenseWriter {
     ///
     /// # Errors
     /// The shape is no array of the writer's type or has another number of elements.
-    pub fn finish(self, shape: ShapeProto) -> Result<LiteralProto, LiteralError> {
+    pub fn finish(self, shape: impl Into<SharedShape>) -> Result<LiteralProto, LiteralError> {
+        let shape = shape.into();
         let elements = shape::num_elements(&shape).filter(|_| shape::dtype(&shape) == Some(self.dtype));
         let expected = elements.ok_or_else(|| LiteralError::Shape(shape::text(&shape)))?;
         if expected != self.len() as u64 {
@@ -147,7 +148,7 @@ impl DenseWriter {
         };
         let mut literal = LiteralProto::default();
         store(&mut literal, self.dtype, &words);
-        literal.shape = Some(shape).into();
+        literal.shape = shape.into();
         Ok(literal)
     }
 }
@@ -169,7 +170,7 @@ pub fn from_bytes(dtype: DType, dims: &[i64], bytes: &[u8]) -> Result<LiteralPro
     let words: Vec<u64> = bytes.chunks(size).map(|bytes| word(bytes) & mask).collect();
     let mut literal = LiteralProto::default();
     store(&mut literal, dtype, &words);
-    literal.shape = Some(shape).into();
+    literal.shape = shape.into();
     Ok(literal)
 }
 

@@ -170,7 +170,7 @@ proptest! {
         let dtype = DType::all().nth(index).unwrap();
         let part = part_of_complex(dtype).unwrap_or(dtype);
         let mask = if dtype == DType::Pred { 1 } else { mask(part) };
-        let mut original = LiteralProto { shape: Some(shape::scalar(dtype)).into(), ..Default::default() };
+        let mut original = LiteralProto { shape: shape::scalar(dtype).into(), ..Default::default() };
         store(&mut original, dtype, &bits.map(|bits| bits & mask)[..words_per_element(dtype)]);
         let again = literal(dtype, &[], &[read(&text(&original))]).unwrap();
         prop_assert_eq!(load(&again, dtype), load(&original, dtype), "{} {}", dtype, text(&original));
@@ -180,7 +180,7 @@ proptest! {
     fn shapes_never_panic(dims in proptest::collection::vec(any::<i64>(), 0..4), minor in proptest::collection::vec(-1i64..4, 0..4)) {
         let mut shape = shape::array(DType::F32, &dims);
         shape.layout.get_or_insert_default().minor_to_major = minor;
-        let literal = LiteralProto { shape: Some(shape).into(), f32s: vec![1.0], ..Default::default() };
+        let literal = LiteralProto { shape: shape.into(), f32s: vec![1.0], ..Default::default() };
         let _ = format_literal(&literal, &mut String::new());
     }
 }

@@ -2,8 +2,6 @@
 
 use std::collections::HashSet;
 
-use buffa::ProtoBox;
-
 use super::Parser;
 use super::attr::{Attr, AttrSet};
 use super::computation::Scope;
@@ -12,7 +10,7 @@ use super::error::{Failure, Result};
 use super::instruction::Draft;
 use super::opcode::Opcode;
 use crate::hlo::shape::is_tuple;
-use crate::proto::{HloInstructionProto, Shared};
+use crate::proto::HloInstructionProto;
 
 impl<'a> Parser<'a> {
     /// `slice-start(...)`: a computation around the operation, and the async-start that calls it.
@@ -27,7 +25,7 @@ impl<'a> Parser<'a> {
             Some([operands, result, ..]) if is_tuple(operands) => (operands.tuple_shapes.clone(), result.clone()),
             _ => return Err(wrong_shape(start)),
         };
-        let mut inner = Draft::new(wrapped.name.into(), start, wrapped, Some(Shared::new(result)));
+        let mut inner = Draft::new(wrapped.name.into(), start, wrapped, Some(result.into()));
         inner.proto.operand_ids = (0..operand_shapes.len() as i64).collect();
         inner.check_operand_count()?;
         let own = AttrSet::of(&[Attr::AsyncExecutionThread, Attr::OutputToOperandAliasing]);
@@ -48,7 +46,7 @@ impl<'a> Parser<'a> {
         }
         let mut body = Scope::default();
         for shape in operand_shapes {
-            body.push_parameter("async_param".into(), start, shape);
+            body.push_parameter("async_param".into(), start, shape.into());
         }
         self.finish_instruction(&mut body, inner)?;
         let computation = self.finish_computation(start, "async_wrapped".into(), body)?;
@@ -107,7 +105,7 @@ impl<'a> Parser<'a> {
             computation.execution_thread.clone_from(thread);
             let cost = computation.instructions.len();
             let calls = computation.instructions.iter().filter(|call| !call.opcode.starts_with("async-"));
-            pending.extend(calls.flat_map(|call| &call.called_computation_ids));
+            pending.extend(calls.flat_map(|call| call.called_computation_ids.iter().copied()));
             self.charge(start, cost / 8)?;
         }
         Ok(())

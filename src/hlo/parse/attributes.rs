@@ -167,8 +167,10 @@ impl<'a> Parser<'a> {
             Attr::LeftSide => {
                 proto.details_mut().triangular_solve_options.get_or_insert_default().left_side = self.boolean()?
             }
-            Attr::LhsBatchDims => draft.dot.lhs_batch_dimensions = self.integers()?,
-            Attr::LhsContractingDims => draft.dot.lhs_contracting_dimensions = self.integers()?,
+            Attr::LhsBatchDims => draft.dot.get_or_insert_default().lhs_batch_dimensions = self.integers()?,
+            Attr::LhsContractingDims => {
+                draft.dot.get_or_insert_default().lhs_contracting_dimensions = self.integers()?
+            }
             Attr::LhsRaggedDims => {
                 proto.details_mut().ragged_dot_dimension_numbers.get_or_insert_default().lhs_ragged_dimensions =
                     self.integers()?;
@@ -220,8 +222,10 @@ impl<'a> Parser<'a> {
             }
             Attr::ReplicaGroups => proto.details_mut().replica_group_list = Some(self.replica_groups()?),
             Attr::ResultAccuracy => proto.details_mut().result_accuracy = self.result_accuracy()?.into(),
-            Attr::RhsBatchDims => draft.dot.rhs_batch_dimensions = self.integers()?,
-            Attr::RhsContractingDims => draft.dot.rhs_contracting_dimensions = self.integers()?,
+            Attr::RhsBatchDims => draft.dot.get_or_insert_default().rhs_batch_dimensions = self.integers()?,
+            Attr::RhsContractingDims => {
+                draft.dot.get_or_insert_default().rhs_contracting_dimensions = self.integers()?
+            }
             Attr::RhsGroupDims => {
                 proto.details_mut().ragged_dot_dimension_numbers.get_or_insert_default().rhs_group_dimensions =
                     self.integers()?;

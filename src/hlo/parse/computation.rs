@@ -8,7 +8,7 @@ use super::{Map, Parser};
 use crate::hlo::shape::{compatible, is_tuple, text_without_layout};
 use crate::hlo::source::Places;
 use crate::proto::{
-    HloComputationProto, HloInstructionCommon, HloInstructionProto, ProgramShapeProto, ShapeProto, Shared,
+    HloComputationProto, HloInstructionCommon, HloInstructionProto, ProgramShapeProto, ShapeProto, SharedShape,
 };
 
 /// The computation whose instructions are being read. Ids are indices until it is finished.
@@ -102,10 +102,10 @@ impl<'a> Scope<'a> {
     }
 
     /// Adds the next parameter.
-    pub(super) fn push_parameter(&mut self, name: Cow<'a, str>, start: usize, shape: ShapeProto) -> u32 {
+    pub(super) fn push_parameter(&mut self, name: Cow<'a, str>, start: usize, shape: SharedShape) -> u32 {
         let parameter_number = self.parameters() as i64;
         self.parameter_numbers.insert(parameter_number, ());
-        let opcode = "parameter".to_owned();
+        let opcode = "parameter".into();
         let parameter = HloInstructionCommon { opcode, parameter_number, shape: shape.into(), ..Default::default() };
         self.push(name, start, parameter.into())
     }
@@ -139,10 +139,10 @@ impl<'a> Scope<'a> {
         let element_shape =
             element_shape.ok_or_else(|| fail(start, format!("the tuple has {} elements", shape.tuple_shapes.len())))?;
         let instruction = HloInstructionCommon {
-            opcode: "get-tuple-element".to_owned(),
+            opcode: "get-tuple-element".into(),
             shape: element_shape.into(),
             tuple_index: element,
-            operand_ids: vec![tuple.into()],
+            operand_ids: [tuple.into()].into(),
             ..Default::default()
         };
         let name = format!("{}_{element}", self.names[tuple as usize]);
@@ -186,7 +186,7 @@ impl<'a> Parser<'a> {
 
     /// `(x: f32[2], y: s32[]) -> f32[2]`. What counts are the parameter instructions; of the signature XLA, too, checks
     /// the result only. Returns the result's place and shape.
-    fn signature(&mut self) -> Result<(usize, Shared<ShapeProto>)> {
+    fn signature(&mut self) -> Result<(usize, SharedShape)> {
         self.list(b'(', b')', "parameters", |parser| {
             parser.name("a parameter")?;
             parser.eat(b':');
@@ -212,7 +212,7 @@ impl<'a> Parser<'a> {
     pub(super) fn lone_instruction(&mut self) -> Result<usize> {
         let start = self.pos();
         // Taken before the computations inside of the instruction get theirs.
-        let name = self.computation_names.unique("_".into());
+        let name = self.computation_names.unique("_".into()).into();
         let mut scope = Scope { invents_parameters: true, ..Scope::default() };
         if self.at_shape() {
             scope.root = Some(self.right_hand_side(&mut scope, "_".into())?);
@@ -254,7 +254,7 @@ impl<'a> Parser<'a> {
             instruction.operand_ids.iter_mut().for_each(|id| *id += base);
             instruction.control_predecessor_ids.iter_mut().for_each(|id| *id += base);
         }
-        let elided = scope.elided.drain(..).map(|index| scope.instructions[index as usize].name.clone());
+        let elided = scope.elided.drain(..).map(|index| scope.instructions[index as usize].name.to_string());
         self.elided.names.extend(elided);
         let is_large = scope.is_large();
         let instructions = if is_large {
@@ -266,7 +266,7 @@ impl<'a> Parser<'a> {
         };
         let program_shape = program_shape(start, &instructions, root)?;
         self.computations.push(HloComputationProto {
-            name: self.computation_names.unique(name),
+            name: self.computation_names.unique(name).into(),
             id: index as i64,
             root_id: instructions[root].id,
             program_shape: program_shape.into(),
@@ -296,7 +296,7 @@ fn program_shape(start: usize, instructions: &[HloInstructionProto], root: usize
     Ok(ProgramShapeProto {
         parameters: parameters.iter().map(|parameter| (*parameter.shape).clone()).collect(),
         result: (*instructions[root].shape).clone().into(),
-        parameter_names: parameters.iter().map(|parameter| parameter.name.clone()).collect(),
+        parameter_names: parameters.iter().map(|parameter| parameter.name.to_string()).collect(),
         ..Default::default()
     })
 }

@@ -38,6 +38,7 @@ impl<'a> Cursor<'a> {
         self.text.as_bytes().get(self.pos).copied()
     }
 
+    #[inline]
     pub(super) fn at(&self, byte: u8) -> bool {
         self.peek() == Some(byte)
     }
@@ -49,6 +50,7 @@ impl<'a> Cursor<'a> {
         ahead.peek()
     }
 
+    #[inline]
     pub(super) fn eat(&mut self, byte: u8) -> bool {
         let found = self.at(byte);
         if found {
@@ -75,8 +77,14 @@ impl<'a> Cursor<'a> {
     }
 
     /// Eats `byte`, which stands where `place` says: `expect(b')', "after the operands")`.
+    #[inline]
     pub(super) fn expect(&mut self, byte: u8, place: &str) -> Result<()> {
-        if self.eat(byte) { Ok(()) } else { Err(self.expected(&format!("'{}' {place}", byte as char))) }
+        if self.eat(byte) { Ok(()) } else { Err(self.missing(byte, place)) }
+    }
+
+    #[cold]
+    fn missing(&self, byte: u8, place: &str) -> Failure {
+        self.expected(&format!("'{}' {place}", byte as char))
     }
 
     /// The name that stands here, without a leading `%`: `[A-Za-z_][A-Za-z0-9_.-]*`.
@@ -154,6 +162,9 @@ impl<'a> Cursor<'a> {
 
     /// Eats a decimal integer. As XLA does, values above `i64::MAX` are taken as the bits of a `u64`.
     pub(super) fn integer(&mut self) -> Result<i64> {
+        if let Some(value) = self.eat_short_integer() {
+            return Ok(value);
+        }
         let start = self.pos;
         let rest = self.rest();
         let negative = rest.first() == Some(&b'-');
@@ -173,15 +184,36 @@ impl<'a> Cursor<'a> {
         Ok(value)
     }
 
+    /// Eats an integer that surely fits; `None` for others, for fractions and for what is no number.
+    #[inline]
+    pub(super) fn eat_short_integer(&mut self) -> Option<i64> {
+        const MOST_DIGITS: usize = 18;
+        let rest = self.rest();
+        let sign = usize::from(rest.first() == Some(&b'-'));
+        let mut value = 0;
+        let mut length = sign;
+        while let Some(digit) = rest.get(length).map(|byte| byte.wrapping_sub(b'0')).filter(|&digit| digit < 10) {
+            value = value * 10 + i64::from(digit);
+            length += 1;
+            if length > MOST_DIGITS {
+                return None;
+            }
+        }
+        if length == sign || matches!(rest.get(length), Some(b'.' | b'e' | b'E')) {
+            return None;
+        }
+        self.advance(length);
+        Some(if sign == 1 { -value } else { value })
+    }
+
     pub(super) fn integer_i32(&mut self) -> Result<i32> {
         let start = self.pos;
         i32::try_from(self.integer()?).map_err(|_| fail(start, "the integer needs more than 32 bits"))
     }
 
-    /// Eats `[-]digits[.digits][e[+-]digits]`; infinities and NaNs are the caller's.
-    pub(super) fn float(&mut self) -> Result<f64> {
+    /// Eats what [`Cursor::peek_number`] has found.
+    pub(super) fn float(&mut self, number: &str) -> Result<f64> {
         let start = self.pos;
-        let number = self.peek_number();
         let value = number.parse().map_err(|_| self.expected("a number"))?;
         if f64::is_infinite(value) {
             return Err(fail(start, "the number is out of range for double precision"));
@@ -190,16 +222,14 @@ impl<'a> Cursor<'a> {
         Ok(value)
     }
 
-    /// The bytes of a number that starts here, not checked any further.
+    /// `[-]digits[.digits][e[+-]digits]` as far as it starts here; infinities and NaNs are the caller's.
     pub(super) fn peek_number(&self) -> &'a str {
         let rest = self.rest();
-        let mut length = 0;
-        while let Some(&byte) = rest.get(length) {
-            let exponent_sign = matches!(byte, b'+' | b'-') && (length == 0 || matches!(rest[length - 1], b'e' | b'E'));
-            if !(byte.is_ascii_digit() || matches!(byte, b'.' | b'e' | b'E') || exponent_sign) {
-                break;
-            }
-            length += 1;
+        let mut length = usize::from(rest.first() == Some(&b'-'));
+        length += rest[length..].iter().take_while(|&&byte| byte.is_ascii_digit() || byte == b'.').count();
+        if let [b'e' | b'E', exponent @ ..] = &rest[length..] {
+            let sign = usize::from(matches!(exponent.first(), Some(b'+' | b'-')));
+            length += 1 + sign + exponent[sign..].iter().take_while(|byte| byte.is_ascii_digit()).count();
         }
         &self.text[self.pos..self.pos + length]
     }
@@ -297,22 +327,24 @@ impl<'a> Cursor<'a> {
         &self.text.as_bytes()[self.pos..]
     }
 
+    #[inline]
     fn advance(&mut self, length: usize) {
         self.pos += length;
         self.skip_space();
     }
 
-    #[inline]
+    #[inline(always)]
     fn skip_space(&mut self) {
         // Nearly always there is one space or none.
         if self.at(b' ') {
             self.pos += 1;
         }
-        if self.peek().is_some_and(|byte| byte.is_ascii_whitespace() || byte == b'/') {
+        if self.peek().is_some_and(|byte| byte <= b' ' || byte == b'/') {
             self.skip_more_space();
         }
     }
 
+    #[inline(never)]
     fn skip_more_space(&mut self) {
         loop {
             let rest = self.rest();
@@ -414,6 +446,8 @@ mod tests {
     #[test]
     fn integers() {
         assert_eq!(Cursor::new("-12]").integer().unwrap(), -12);
+        assert_eq!(Cursor::new("-999999999999999999").integer().unwrap(), -999_999_999_999_999_999);
+        assert_eq!(Cursor::new("9223372036854775807").integer().unwrap(), i64::MAX);
         assert_eq!(Cursor::new("18446744073709551615").integer().unwrap(), -1);
         assert!(Cursor::new("18446744073709551616").integer().is_err());
         assert!(Cursor::new("-").integer().is_err());
@@ -421,10 +455,16 @@ mod tests {
 
     #[test]
     fn floats() {
-        assert_eq!(Cursor::new("-1.5e-3,").float().unwrap(), -1.5e-3);
-        assert_eq!(Cursor::new(".5").float().unwrap(), 0.5);
-        assert!(Cursor::new("1e400").float().is_err());
-        assert!(Cursor::new("e").float().is_err());
+        let float = |text| {
+            let mut cursor = Cursor::new(text);
+            cursor.float(cursor.peek_number())
+        };
+        assert_eq!(float("-1.5e-3,").unwrap(), -1.5e-3);
+        assert_eq!(float(".5").unwrap(), 0.5);
+        assert_eq!(float("2E+1e").unwrap(), 20.0);
+        for bad in ["1e400", "e", "1e", "1.2.3", "-", "+1"] {
+            assert!(float(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

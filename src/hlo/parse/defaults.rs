@@ -36,12 +36,14 @@ impl<'a> Parser<'a> {
                 proto.details_mut().comparison_type = if total { "TOTALORDER" } else { by_type }.to_owned();
             }
             Rule::Dot | Rule::ScaledDot => {
-                proto.dot_dimension_numbers = std::mem::take(dot).into();
+                dot.get_or_insert_default();
+                proto.dot_dimension_numbers = std::mem::take(dot);
                 default_precision(proto, 2);
             }
             Rule::RaggedDot => {
                 let numbers = proto.details_mut().ragged_dot_dimension_numbers.get_or_insert_default();
-                numbers.dot_dimension_numbers = std::mem::take(dot).into();
+                dot.get_or_insert_default();
+                numbers.dot_dimension_numbers = std::mem::take(dot);
                 default_precision(proto, 2);
             }
             Rule::Convolution => {

@@ -12,7 +12,7 @@ use super::error::{Result, hint};
 use super::infer::{in_transfer, infer};
 use super::opcode::{Opcode, Rule};
 use crate::hlo::shape::{compatible, leaves, text_without_layout};
-use crate::proto::{DotDimensionNumbers, HloInstructionProto, ShapeProto, Shared};
+use crate::proto::{DotDimensionNumbers, HloInstructionProto, ShapeProto, SharedShape};
 
 /// An instruction whose text is being read.
 pub(super) struct Draft<'a> {
@@ -21,14 +21,14 @@ pub(super) struct Draft<'a> {
     pub(super) start: usize,
     pub(super) opcode: &'static Opcode,
     /// The shape in the text.
-    pub(super) shape: Option<Shared<ShapeProto>>,
+    pub(super) shape: Option<SharedShape>,
     /// The attributes in the text.
     pub(super) seen: AttrSet,
     pub(super) proto: HloInstructionProto,
     /// Called computations, with the place in which the protobuf form lists them.
     pub(super) called: Vec<(u8, i64)>,
     /// Which of the three messages holds it depends on the opcode.
-    pub(super) dot: DotDimensionNumbers,
+    pub(super) dot: MessageField<DotDimensionNumbers>,
 }
 
 impl<'a> Draft<'a> {
@@ -37,7 +37,7 @@ impl<'a> Draft<'a> {
         name: Cow<'a, str>,
         start: usize,
         opcode: &'static Opcode,
-        shape: Option<Shared<ShapeProto>>,
+        shape: Option<SharedShape>,
     ) -> Draft<'a> {
         let mut draft = Draft {
             name,
@@ -47,9 +47,9 @@ impl<'a> Draft<'a> {
             seen: AttrSet::EMPTY,
             proto: HloInstructionProto::default(),
             called: Vec::new(),
-            dot: DotDimensionNumbers::default(),
+            dot: MessageField::none(),
         };
-        draft.proto.opcode = opcode.name.to_owned();
+        draft.proto.opcode = opcode.name.into();
         draft
     }
 
@@ -87,17 +87,13 @@ impl<'a> Parser<'a> {
         self.operation(scope, Some(name), shape)
     }
 
-    fn optional_shape(&mut self) -> Result<Option<Shared<ShapeProto>>> {
-        self.at_shape().then(|| self.shared_shape()).transpose()
-    }
-
     /// An instruction from its opcode on. One without a name is written in place of an operand; it has no attributes
     /// because the commas would not tell whose they are.
     fn operation(
         &mut self,
         scope: &mut Scope<'a>,
         name: Option<Cow<'a, str>>,
-        shape: Option<Shared<ShapeProto>>,
+        shape: Option<SharedShape>,
     ) -> Result<u32> {
         let start = self.pos();
         let (opcode, wrapped) = self.opcode()?;
@@ -134,7 +130,7 @@ impl<'a> Parser<'a> {
             (Rule::Outfeed | Rule::RecvDone | Rule::Send | Rule::SendDone, _) | (_, None) => {
                 self.inferred_shape(scope, start, opcode, proto)?.into()
             }
-            (_, Some(shape)) => MessageField::from_pointer(shape),
+            (_, Some(shape)) => shape.into(),
         };
         if let Some(sharding) = proto.sharding.take() {
             proto.sharding = self.spread_over_tuple(start, sharding, &proto.shape)?.into();
@@ -243,10 +239,13 @@ impl<'a> Parser<'a> {
                 self.expect(b')', "after the constant")
             }
             _ => {
-                draft.proto.operand_ids = self.nested(|parser| {
-                    parser.list(b'(', b')', "operands", |parser| parser.operand(scope).map(i64::from))
-                })?;
-                Ok(())
+                let ids = &mut draft.proto.operand_ids;
+                self.nested(|parser| {
+                    parser.each(b'(', b')', "operands", |parser| {
+                        ids.push(parser.operand(scope)?.into());
+                        Ok(())
+                    })
+                })
             }
         }
     }
@@ -257,7 +256,11 @@ impl<'a> Parser<'a> {
             return Ok(index);
         }
         let start = self.pos();
-        let shape = self.optional_shape()?;
+        let mut shape = self.optional_shape()?;
+        while shape.is_some() && !scope.invents_parameters && self.eat(b',') {
+            // The XLA of jaxlib 0.10 passes over a shape that no name follows.
+            shape = self.optional_shape()?;
+        }
         if self.word_is_followed_by(b'(') {
             return self.operation(scope, None, shape);
         }
@@ -296,7 +299,7 @@ impl<'a> Parser<'a> {
     }
 
     /// An operand of a lone instruction: the first mention of a name, or a shape without one, is a parameter.
-    fn operand_or_parameter(&mut self, scope: &mut Scope<'a>, shape: &ShapeProto) -> Result<u32> {
+    fn operand_or_parameter(&mut self, scope: &mut Scope<'a>, shape: &SharedShape) -> Result<u32> {
         if self.at(b',') || self.at(b')') {
             return Ok(scope.push_parameter(format!("_{}", scope.parameters()).into(), self.pos(), shape.clone()));
         }

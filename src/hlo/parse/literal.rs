@@ -8,7 +8,7 @@ use super::error::Result;
 use crate::dtype::DType;
 use crate::hlo::literal::{DenseWriter, Scalar};
 use crate::hlo::shape::{byte_size, dtype, is_tuple, num_elements, text};
-use crate::proto::{LiteralProto, ShapeProto};
+use crate::proto::{LiteralProto, ShapeProto, SharedShape};
 
 /// Constants whose values the text leaves out, and the filler they get.
 #[derive(Default)]
@@ -26,7 +26,7 @@ const MAX_FILLER_BYTES: u64 = 64 << 20;
 
 impl<'a> Parser<'a> {
     /// A literal of this shape: `1.5`, `{ {1, 2}, {3, 4} }`, `(1, {2, 3})`.
-    pub(super) fn literal(&mut self, shape: &ShapeProto) -> Result<LiteralProto> {
+    pub(super) fn literal(&mut self, shape: &SharedShape) -> Result<LiteralProto> {
         if !is_tuple(shape) {
             return self.dense_literal(shape);
         }
@@ -34,7 +34,7 @@ impl<'a> Parser<'a> {
         let mut shapes = shape.tuple_shapes.iter();
         let tuple_literals = self.nested(|parser| {
             parser.list(b'(', b')', "tuple literal", |parser| match shapes.next() {
-                Some(shape) => parser.literal(shape),
+                Some(shape) => parser.literal(&shape.clone().into()),
                 None => Err(fail(parser.pos(), "the tuple literal has more elements than its shape")),
             })
         })?;
@@ -47,16 +47,16 @@ impl<'a> Parser<'a> {
     /// A literal with its shape in front, as in a custom call's `literal=s32[2]{0} {1, 2}`.
     pub(super) fn literal_with_shape(&mut self) -> Result<LiteralProto> {
         if !self.at(b'(') {
-            let shape = self.shape()?;
+            let shape = self.shared_shape()?;
             return self.literal(&shape);
         }
         let tuple_literals: Vec<LiteralProto> =
             self.nested(|parser| parser.list(b'(', b')', "tuple literal", Parser::literal_with_shape))?;
-        let shape = crate::hlo::shape::tuple(tuple_literals.iter().map(|literal| (*literal.shape).clone()).collect());
+        let shape = crate::hlo::shape::tuple(tuple_literals.iter().map(|literal| (**literal.shape).clone()).collect());
         Ok(LiteralProto { shape: shape.into(), tuple_literals, ..Default::default() })
     }
 
-    fn dense_literal(&mut self, shape: &ShapeProto) -> Result<LiteralProto> {
+    fn dense_literal(&mut self, shape: &SharedShape) -> Result<LiteralProto> {
         let start = self.pos();
         let element_type = dtype(shape).ok_or_else(|| fail(start, format!("{} has no values", text(shape))))?;
         let hint = num_elements(shape).and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
@@ -155,6 +155,9 @@ impl<'a> Parser<'a> {
 
     /// A number, an infinity or a NaN.
     fn scalar(&mut self) -> Result<Scalar> {
+        if let Some(value) = self.eat_short_integer() {
+            return Ok(Scalar::Int(value.into()));
+        }
         let number = self.peek_number();
         let signless = number.strip_prefix('-').unwrap_or(number);
         if signless.is_empty() {
@@ -170,16 +173,11 @@ impl<'a> Parser<'a> {
             }
             return Ok(Scalar::Float(if negative { -f64::NAN.abs() } else { f64::NAN.abs() }));
         }
-        if signless.bytes().all(|byte| byte.is_ascii_digit()) && signless.len() < 20 {
-            let value = number.parse().map_err(|_| self.expected("a number"))?;
+        if let (18..=20, Ok(value)) = (signless.len(), number.parse()) {
             self.run("a number", |byte| byte.is_ascii_digit() || byte == b'-')?;
             return Ok(Scalar::Int(value));
         }
-        if let (true, Ok(value)) = (signless.len() <= 20, number.parse()) {
-            self.run("a number", |byte| byte.is_ascii_digit() || byte == b'-')?;
-            return Ok(Scalar::Int(value));
-        }
-        Ok(Scalar::Float(self.float()?))
+        Ok(Scalar::Float(self.float(number)?))
     }
 
     /// A floating-point number where no payload can be kept.

@@ -26,7 +26,7 @@ use names::UniqueNames;
 
 use super::source::Places;
 use super::{HloModule, attr, infer, opcode};
-use crate::proto::{HloComputationProto, ShapeProto, Shared};
+use crate::proto::{HloComputationProto, SharedShape};
 
 pub use error::ParseError;
 
@@ -66,7 +66,7 @@ struct Parser<'a> {
     /// Room that finished computations have left behind for the next one.
     spare: Scope<'a>,
     /// The shapes of instructions, by their text.
-    shapes: Map<&'a str, Shared<ShapeProto>>,
+    shapes: Map<&'a str, SharedShape>,
     elided: literal::Elided,
     /// Parts that may still be copied, so that a short text cannot ask for a large module.
     copies_left: usize,
@@ -81,8 +81,7 @@ impl<'a> Parser<'a> {
             places: Vec::new(),
             computation_by_name: Map::default(),
             computation_names: UniqueNames::default(),
-            // Real texts have 50 to 200 bytes for an instruction.
-            instruction_names: UniqueNames::with_capacity(text.len() / 64),
+            instruction_names: UniqueNames::default(),
             spare: Scope::default(),
             shapes: Map::default(),
             elided: literal::Elided::default(),
@@ -121,11 +120,20 @@ impl<'a> Parser<'a> {
         mut item: impl FnMut(&mut Self) -> Result<T>,
     ) -> Result<Vec<T>> {
         let mut items = Vec::new();
+        self.each(open, close, what, |parser| {
+            items.push(item(parser)?);
+            Ok(())
+        })?;
+        Ok(items)
+    }
+
+    /// As [`Parser::list`], for items that `item` itself puts where they belong.
+    fn each(&mut self, open: u8, close: u8, what: &str, mut item: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
         if !self.eat(open) {
             return Err(self.expected(&format!("'{}' before the {what}", open as char)));
         }
         while !self.at(close) {
-            items.push(item(self)?);
+            item(self)?;
             if !self.eat(b',') {
                 break;
             }
@@ -133,7 +141,7 @@ impl<'a> Parser<'a> {
         if !self.eat(close) {
             return Err(self.expected(&format!("',' or '{}' in the {what}", close as char)));
         }
-        Ok(items)
+        Ok(())
     }
 
     /// `{1,2,3}`

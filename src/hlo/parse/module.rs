@@ -63,7 +63,7 @@ impl<'a> Parser<'a> {
             if lone || config.ignores_instruction_layouts() {
                 // XLA then lays out arguments and results as if their instructions did not say how.
                 let shape = proto.host_program_shape.get_or_insert_default();
-                shape.parameters.iter_mut().for_each(lay_out_row_major);
+                shape.parameters.iter_mut().for_each(|shape| lay_out_row_major(shape));
                 lay_out_row_major(shape.result.get_or_insert_default());
             }
         }
@@ -196,11 +196,11 @@ impl<'a> Parser<'a> {
     /// `{(f32[2]{0}, s32[])->f32[2]{0}}`
     fn entry_computation_layout(&mut self) -> Result<ProgramShapeProto> {
         self.expect(b'{', "before the entry computation's layout")?;
-        let parameters = self.list(b'(', b')', "parameters' layouts", Parser::shape)?;
+        let parameters = self.list(b'(', b')', "parameters' layouts", Parser::shared_shape)?;
         if !self.eat_str("->") {
             return Err(self.expected("'->' after the parameters' layouts"));
         }
-        let result = self.shape()?.into();
+        let result = self.shared_shape()?.into();
         self.expect(b'}', "after the entry computation's layout")?;
         Ok(ProgramShapeProto { parameters, result, ..Default::default() })
     }

@@ -1,13 +1,11 @@
 //! Shapes and layouts.
 
-use buffa::ProtoBox;
-
 use super::Parser;
 use super::cursor::fail;
 use super::error::{Result, hint};
 use crate::dtype::DType;
 use crate::hlo::shape::{is_permutation, row_major};
-use crate::proto::{LayoutProto, PrimitiveType, ShapeProto, Shared, SplitConfigProto, TileProto};
+use crate::proto::{LayoutProto, PrimitiveType, ShapeProto, SharedShape, SplitConfigProto, TileProto};
 
 /// XLA's mark of a dimension without bound, written `?`.
 const UNBOUNDED: i64 = i64::MIN;
@@ -37,18 +35,31 @@ impl<'a> Parser<'a> {
         ahead.eat_name().is_some() && ahead.at(b'[')
     }
 
-    /// A shape that may have been spelled the same before: it is read once then.
-    pub(super) fn shared_shape(&mut self) -> Result<Shared<ShapeProto>> {
+    /// A shape, if one stands here.
+    pub(super) fn optional_shape(&mut self) -> Result<Option<SharedShape>> {
+        match self.known_shape() {
+            None if self.at_shape() => self.shared_shape().map(Some),
+            known => Ok(known),
+        }
+    }
+
+    /// Eats a shape that has been spelled the same before.
+    fn known_shape(&mut self) -> Option<SharedShape> {
         let mut ahead = self.cursor;
         // What follows may still belong to the shape if it opens a layout.
-        if let Some(text) = ahead.eat_shape_text().filter(|_| !ahead.at(b'{'))
-            && let Some(shape) = self.shapes.get(text)
-        {
-            self.cursor = ahead;
-            return Ok(shape.clone());
+        let text = ahead.eat_shape_text().filter(|_| !ahead.at(b'{'))?;
+        let shape = self.shapes.get(text)?.clone();
+        self.cursor = ahead;
+        Some(shape)
+    }
+
+    /// A shape, which is read once however often it is spelled the same.
+    pub(super) fn shared_shape(&mut self) -> Result<SharedShape> {
+        if let Some(shape) = self.known_shape() {
+            return Ok(shape);
         }
         let start = self.pos();
-        let shape = Shared::new(self.shape()?);
+        let shape = SharedShape::from(self.shape()?);
         self.shapes.insert(self.text()[start..self.pos()].trim_ascii_end(), shape.clone());
         Ok(shape)
     }

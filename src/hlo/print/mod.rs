@@ -107,7 +107,7 @@ fn entry_layout(proto: &HloModuleProto, config: &ModuleConfig) -> Option<String>
     if program.is_unset() || follows {
         return None;
     }
-    let parameters: Vec<String> = program.parameters.iter().map(shape::text_with_layout).collect();
+    let parameters: Vec<String> = program.parameters.iter().map(|shape| shape::text_with_layout(shape)).collect();
     Some(format!("({})->{}", parameters.join(", "), shape::text_with_layout(&program.result)))
 }
 

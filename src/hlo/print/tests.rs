@@ -203,7 +203,7 @@ fn names_become_legal_and_unique() {
         parse("HloModule m\n\nENTRY main {\n  a = f32[] parameter(0)\n  ROOT b = f32[] copy(a)\n}", "m").unwrap();
     module.proto.name = "jit(f)".to_owned();
     for (instruction, name) in module.proto.computations[0].instructions.iter_mut().zip(["f32", "f32_"]) {
-        instruction.name = name.to_owned();
+        instruction.name = name.into();
     }
     insta::assert_snapshot!(print(&module), @r"
     HloModule jit_f_
@@ -221,7 +221,7 @@ fn broken_modules_are_printed_as_far_as_they_go() {
         parse("HloModule m\n\nENTRY main {\n  a = f32[2] constant({1, 2})\n  ROOT b = f32[2] copy(a)\n}", "m").unwrap();
     let instructions = &mut module.proto.computations[0].instructions;
     instructions[0].literal.get_or_insert_default().f32s.pop();
-    instructions[1].operand_ids = vec![7];
+    instructions[1].operand_ids = [7].into();
     let leaf = OriginalValueElementProto {
         shape_index: vec![i64::MAX; 200],
         original_array: Some(OriginalArrayProto::default()).into(),

@@ -8,7 +8,7 @@ use crate::proto::{PrimitiveType, ShapeProto};
 
 pub(super) fn call(site: &Site) -> Check {
     let Some(called) = site.called.first() else { return Ok(()) };
-    expect_signature(called, site.operands.iter().map(|operand| &*operand.shape), site.shape())?;
+    expect_signature(called, site.operands.iter().map(|operand| &**operand.shape), site.shape())?;
     let aliases = site.instruction.details().output_operand_aliasing.len();
     ensure!(aliases == 0, "its results alias operands, which those of a call cannot");
     if site.instruction.details().is_composite {
@@ -30,7 +30,7 @@ pub(super) fn fusion(site: &Site) -> Check {
     let (parameters, operands) = (called.parameters.len(), site.operands.len());
     let name = &called.computation.name;
     ensure!(parameters <= operands, "'{name}' has {parameters} parameters, and {operands} are passed");
-    let passed = site.operands[..parameters].iter().map(|operand| &*operand.shape);
+    let passed = site.operands[..parameters].iter().map(|operand| &**operand.shape);
     expect_signature(called, passed, site.shape())?;
     aliases(site)
 }

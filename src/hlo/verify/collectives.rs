@@ -155,7 +155,7 @@ fn dynamic_broadcast(site: &Site) -> Check {
     ensure!(is_list, "its roots are {}, and there must be one for each of {} operands", text(&roots.shape), data.len());
     match data {
         [operand] => expect_same("it", site.shape(), &operand.shape),
-        data => site.expect_tuple(data.iter().map(|operand| &*operand.shape)),
+        data => site.expect_tuple(data.iter().map(|operand| &**operand.shape)),
     }
 }
 

@@ -34,6 +34,13 @@ pub(super) fn is_unbounded(shape: &ShapeProto) -> bool {
     bounded(shape).is_none() || shape.tuple_shapes.iter().any(is_unbounded)
 }
 
+/// Operands of an operation that takes them element by element must have the same dimensions.
+pub(super) fn expect_same_dims(a: &ShapeProto, b: &ShapeProto) -> Check {
+    let fits = same_dims(&a.dimensions, &b.dimensions);
+    ensure!(fits, "its operands have different dimensions: {} and {}", text(a), text(b));
+    Ok(())
+}
+
 /// The result's dimensions must be these.
 pub(super) fn expect_dims(shape: &ShapeProto, expected: &[i64]) -> Check {
     let fits = same_dims(&shape.dimensions, expected);

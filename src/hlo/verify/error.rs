@@ -45,7 +45,7 @@ impl VerifyError {
     ) -> VerifyError {
         VerifyError {
             computation: computation.name.clone(),
-            instruction: instruction.name.clone(),
+            instruction: instruction.name.to_string(),
             position: source.and_then(|source| source.locate_instruction(instruction.id)).map(Box::new),
             ..VerifyError::of_module(message)
         }

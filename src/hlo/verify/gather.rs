@@ -121,7 +121,7 @@ pub(super) fn scatter(site: &Site) -> Check {
     expect_reducer(site, 0, &reducers)?;
     match site.operands.as_slice() {
         [operand, _, _] => expect_same("it", site.shape(), &operand.shape),
-        operands => site.expect_tuple(operands[..count].iter().map(|operand| &*operand.shape)),
+        operands => site.expect_tuple(operands[..count].iter().map(|operand| &**operand.shape)),
     }
 }
 

@@ -75,7 +75,7 @@ pub(super) fn check(module: &HloModuleProto, computations: &HashMap<i64, Signatu
     };
     let program = &module.host_program_shape;
     ensure!(program.is_set(), "the module has no program shape");
-    program.parameters.iter().chain([&*program.result]).try_for_each(structure::check_shape)?;
+    program.parameters.iter().chain([&*program.result]).try_for_each(|shape| structure::check_shape(shape))?;
     announces(program, entry).map_err(|message| format!("the module's program shape and its entry: {message}"))?;
     check_parameters(entry)?;
     check_aliases(module)?;

@@ -135,7 +135,7 @@ fn own_rules(site: &Site, replicas: i64, partitions: i64) -> Check {
         "topk" => reduction::top_k(site),
         "transpose" => movement::transpose(site),
         "triangular-solve" => algebra::triangular_solve(site),
-        "tuple" => site.expect_tuple(site.operands.iter().map(|operand| &*operand.shape)),
+        "tuple" => site.expect_tuple(site.operands.iter().map(|operand| &**operand.shape)),
         "while" => calls::while_loop(site),
         // Constants and parameters are what they say.
         _ => Ok(()),

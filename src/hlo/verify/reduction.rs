@@ -1,7 +1,9 @@
 //! Operations that apply a computation to elements.
 
 use super::contraction::expect_window;
-use super::dims::{compatible, expect_dim, expect_distinct, expect_same, is_unbounded, same_dims, same_size, text};
+use super::dims::{
+    compatible, expect_dim, expect_distinct, expect_same, expect_same_dims, is_unbounded, same_dims, same_size, text,
+};
 use super::types::is_float;
 use super::{Check, Signature, Site, ensure};
 use crate::dtype::DType;
@@ -74,12 +76,7 @@ fn paired_inputs<'m>(site: &Site<'_, 'm>) -> Result<&'m ShapeProto, String> {
     let mut reducers = Vec::with_capacity(count);
     for index in 0..count {
         let input = site.array(index)?;
-        ensure!(
-            same_dims(&input.dimensions, &first.dimensions),
-            "its inputs have different dimensions: {} and {}",
-            text(first),
-            text(input)
-        );
+        expect_same_dims(first, input)?;
         let start = site.array(count + index)?;
         ensure!(start.dimensions.is_empty(), "the initial value {} must be a scalar", text(start));
         let (accumulator, input) = (site.dtype(count + index)?, site.dtype(index)?);
@@ -169,13 +166,7 @@ pub(super) fn sort(site: &Site) -> Check {
     site.one_dimension()?;
     let first = site.array(0)?;
     for index in 1..site.operands.len() {
-        let operand = site.array(index)?;
-        ensure!(
-            same_dims(&operand.dimensions, &first.dimensions),
-            "its operands have different dimensions: {} and {}",
-            text(first),
-            text(operand)
-        );
+        expect_same_dims(first, site.array(index)?)?;
     }
     if let Some(compare) = site.called.first() {
         expect_parameters(compare, 2 * site.operands.len())?;
@@ -186,7 +177,7 @@ pub(super) fn sort(site: &Site) -> Check {
     }
     match site.operands.as_slice() {
         [operand] => expect_same("it", site.shape(), &operand.shape),
-        operands => site.expect_tuple(operands.iter().map(|operand| &*operand.shape)),
+        operands => site.expect_tuple(operands.iter().map(|operand| &**operand.shape)),
     }
 }
 
@@ -195,13 +186,7 @@ pub(super) fn map(site: &Site) -> Check {
     let Some(called) = site.called.first() else { return Ok(()) };
     expect_parameters(called, site.operands.len())?;
     for (index, parameter) in called.parameters.iter().enumerate() {
-        let operand = site.array(index)?;
-        ensure!(
-            same_dims(&operand.dimensions, &first.dimensions),
-            "its operands have different dimensions: {} and {}",
-            text(first),
-            text(operand)
-        );
+        expect_same_dims(first, site.array(index)?)?;
         expect_scalar(&format!("parameter '{}'", parameter.name), &parameter.shape, site.dtype(index)?)?;
     }
     let element = shape::dtype(called.result).filter(|_| called.result.dimensions.is_empty());

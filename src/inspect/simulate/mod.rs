@@ -107,7 +107,7 @@ pub fn simulate(
         }
         let opcode = instruction.opcode.strip_suffix("-start").unwrap_or(&instruction.opcode).to_owned();
         let mut operands: Vec<_> =
-            instruction.operand_ids.iter().filter_map(|&id| Some(&*graph.instruction(at, id)?.shape)).collect();
+            instruction.operand_ids.iter().filter_map(|&id| Some(&**graph.instruction(at, id)?.shape)).collect();
         if opcode == "ragged-all-to-all" {
             // The others are the result's place, offsets and sizes.
             operands.truncate(1);
@@ -121,7 +121,7 @@ pub fn simulate(
         let runs = walk.runs[at];
         collectives.push(Collective {
             opcode,
-            name: instruction.name.clone(),
+            name: instruction.name.to_string(),
             runs,
             operands: operands.into_iter().map(shape::text_without_layout).collect(),
             operand_bytes,
@@ -217,7 +217,7 @@ fn memory_bytes(module: &HloModule, graph: &Graph, order: &[(usize, &HloInstruct
         shape::leaves(shape).into_iter().filter_map(shape::byte_size).fold(0, u64::saturating_add)
     };
     let program = &module.proto.host_program_shape;
-    let mut sum = program.parameters.iter().map(bytes).fold(bytes(&program.result), u64::saturating_add);
+    let mut sum = program.parameters.iter().map(|shape| bytes(shape)).fold(bytes(&program.result), u64::saturating_add);
     for &(at, instruction) in order.iter().filter(|(_, it)| matches!(&*it.opcode, "dot" | "convolution")) {
         let operands = instruction.operand_ids.iter().filter_map(|&id| Some(bytes(&graph.instruction(at, id)?.shape)));
         let once = operands.fold(bytes(&instruction.shape), u64::saturating_add);

@@ -9,7 +9,9 @@ use crate::lower::Error;
 use crate::lower::module::Fresh;
 use crate::proto::hlo_instruction_details::SliceDimensions;
 use crate::proto::padding_config::PaddingConfigDimension;
-use crate::proto::{HloInstructionCommon, HloInstructionProto, LayoutProto, PaddingConfig, ShapeProto};
+use crate::proto::{
+    HloInstructionCommon, HloInstructionProto, InlineString, LayoutProto, PaddingConfig, ShapeProto, SharedShape,
+};
 
 /// An operation on one array.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,7 +47,7 @@ pub(super) struct Path {
 /// Appends what does the same as a bitcast, without layouts; the last instruction has its id and name.
 pub(super) fn undo(
     mut bitcast: HloInstructionProto,
-    shapes: &HashMap<i64, ShapeProto>,
+    shapes: &HashMap<i64, SharedShape>,
     computation: i64,
     fresh: &mut Fresh,
     to: &mut Vec<HloInstructionProto>,
@@ -54,7 +56,7 @@ pub(super) fn undo(
     let path = operand.ok_or("it has no operand").and_then(|operand| path(operand, &bitcast.shape));
     let Path { steps, mut result } = path.map_err(|what| Error::malformed(&bitcast.name, what))?;
     if steps.is_empty() {
-        bitcast.opcode = "copy".to_owned();
+        bitcast.opcode = "copy".into();
         shape::set_row_major(bitcast.shape.get_or_insert_default());
         to.push(bitcast);
         return Ok(());
@@ -63,7 +65,7 @@ pub(super) fn undo(
     let mut successor = Some((bitcast.id, bitcast.name.clone()));
     let mut reversed = Vec::with_capacity(steps.len() + 1);
     for (index, (start, step)) in steps.into_iter().enumerate().rev() {
-        let mut fresh_names = || (fresh.instruction(computation), fresh.name(&bitcast.name));
+        let mut fresh_names = || (fresh.instruction(computation), fresh.name(&bitcast.name).into());
         let (id, name) = successor.take().unwrap_or_else(&mut fresh_names);
         let input = if index == 0 { None } else { Some(fresh_names()) };
         let operand = input.as_ref().map(|(id, _)| *id).or(bitcast.operand_ids.first().copied());
@@ -114,7 +116,7 @@ impl Step {
             Step::BitcastConvert(_) => "bitcast-convert",
             Step::Convert(_) => "convert",
         };
-        instruction.opcode = opcode.to_owned();
+        instruction.opcode = opcode.into();
         matches!(self, Step::Pad(_))
     }
 
@@ -294,7 +296,7 @@ fn convert(path: &mut Path, shapes: (&ShapeProto, &ShapeProto), to: DType) -> Re
 }
 
 /// A constant zero under this id and name.
-fn zero(dtype: DType, (id, name): (i64, String)) -> HloInstructionProto {
+fn zero(dtype: DType, (id, name): (i64, InlineString)) -> HloInstructionProto {
     let value = match dtype {
         DType::Pred => Scalar::Bool(false),
         DType::C64 | DType::C128 => Scalar::Complex(0.0, 0.0),
@@ -303,6 +305,6 @@ fn zero(dtype: DType, (id, name): (i64, String)) -> HloInstructionProto {
     let shape = shape::scalar(dtype);
     let mut writer = DenseWriter::new(dtype, 1);
     let literal = writer.push(value).and_then(|()| writer.finish(shape.clone())).unwrap_or_default();
-    let opcode = "constant".to_owned();
+    let opcode = "constant".into();
     HloInstructionCommon { name, id, opcode, shape: shape.into(), literal: literal.into(), ..Default::default() }.into()
 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::lower::module::Fresh;
-use crate::proto::{HloComputationProto, HloInstructionCommon, HloInstructionProto, HloModuleProto};
+use crate::proto::{HloComputationProto, HloInstructionCommon, HloInstructionProto, HloModuleProto, InlineList};
 
 /// Replaces the calls of these computations by what they compute, where each has one call only, as compilers leave it.
 /// The module must be verified: callees stand before their callers. It never grows.
@@ -53,9 +53,9 @@ fn splice(
             renamed.insert(instruction.id, argument);
             if is_root {
                 let mut copy = call.clone();
-                copy.opcode = "copy".to_owned();
-                copy.operand_ids = vec![argument];
-                copy.called_computation_ids.clear();
+                copy.opcode = "copy".into();
+                copy.operand_ids = [argument].into();
+                copy.called_computation_ids = InlineList::default();
                 to.push(copy);
             }
             continue;

@@ -16,7 +16,7 @@ use std::collections::{HashMap, HashSet};
 use super::module::{self, Fresh};
 use super::{Error, desync};
 use crate::hlo::{HloModule, groups, literal, shape};
-use crate::proto::{HloComputationProto, HloInstructionProto, HloModuleProto, ShapeProto};
+use crate::proto::{HloComputationProto, HloInstructionProto, HloModuleProto, ShapeProto, SharedShape};
 
 /// What tells that XLA has compiled the module, in words: a schedule, or instructions that only compilers write. `None`
 /// if nothing does.
@@ -56,7 +56,7 @@ pub fn undo(module: &mut HloModule) -> Result<(), Error> {
     }
     let programs = proto.computations.iter_mut().map(|computation| &mut computation.program_shape);
     for program in programs.chain([&mut proto.host_program_shape]).filter_map(|program| program.as_option_mut()) {
-        program.parameters.iter_mut().for_each(shape::set_row_major);
+        program.parameters.iter_mut().for_each(|shape| shape::set_row_major(shape));
         shape::set_row_major(program.result.get_or_insert_default());
     }
     inline::inline(proto, unfused, &mut fresh);
@@ -84,7 +84,7 @@ fn undo_computation(
             }
             "fusion" => {
                 unfused.extend(&instruction.called_computation_ids);
-                instruction.opcode = "call".to_owned();
+                instruction.opcode = "call".into();
                 instruction.details_mut().fusion_kind.clear();
                 instruction.details_mut().output_operand_aliasing.clear();
                 undo_instruction(&mut instruction)?;
@@ -117,15 +117,15 @@ fn undo_instruction(instruction: &mut HloInstructionProto) -> Result<(), Error> 
 }
 
 /// Has a custom call compiled with the layouts that it has, tiles and memory spaces aside.
-fn keep_layouts(call: &mut HloInstructionProto, shapes: &HashMap<i64, ShapeProto>) {
+fn keep_layouts(call: &mut HloInstructionProto, shapes: &HashMap<i64, SharedShape>) {
     if !call.details().constrain_layout {
-        let operands = call.operand_ids.iter().filter_map(|id| shapes.get(id)).cloned().collect();
+        let operands = call.operand_ids.iter().filter_map(|id| shapes.get(id)).map(|shape| (**shape).clone()).collect();
         let details = call.details_mut();
         details.operand_shapes_with_layout = operands;
         details.constrain_layout = true;
     }
     call.details_mut().operand_shapes_with_layout.iter_mut().for_each(keep_only_order);
-    call.shape.as_option_mut().into_iter().for_each(keep_only_order);
+    call.shape.as_option_mut().into_iter().for_each(|shape| keep_only_order(shape));
 }
 
 /// Keeps nothing of a shape's layouts but the order of dimensions.

@@ -12,7 +12,7 @@ fn what_makes_xla_abort_is_refused() {
     insta::assert_snapshot!(
         damaged(|module| {
             let nested = (0..60).fold(shape::token(), |inner, _| shape::tuple(vec![inner]));
-            *main_of(module).instructions[0].shape.get_or_insert_default() = nested;
+            *main_of(module).instructions[0].shape.get_or_insert_default() = nested.into();
         }),
         @"instruction 'x.2' of 'main': its shape nests tuples more than 32 deep"
     );
@@ -54,8 +54,8 @@ fn references_must_resolve_and_point_backwards() {
         damaged(|module| {
             let id = main_of(module).id;
             let call = instruction(module, "r");
-            call.opcode = "call".to_owned();
-            call.called_computation_ids = vec![id];
+            call.opcode = "call".into();
+            call.called_computation_ids = [id].into();
         }),
         @"instruction 'r' of 'main': it calls its own computation, and XLA has no recursion"
     );
@@ -75,7 +75,7 @@ fn the_module_agrees_with_its_entry() {
     );
     insta::assert_snapshot!(
         damaged(|module| {
-            module.host_program_shape.get_or_insert_default().result = Some(shape::token()).into();
+            module.host_program_shape.get_or_insert_default().result = shape::token().into();
         }),
         @"the module's program shape and its entry: the result has the shape f32[4], and token[] is announced"
     );
@@ -133,7 +133,7 @@ fn control_dependencies_that_xla_loses_are_refused() {
 fn transfers_have_the_shapes_of_what_they_carry() {
     let changed = |lines: &str, shape: ShapeProto| {
         let mut module = module(lines);
-        *instruction(&mut module.proto, "r").shape.get_or_insert_default() = shape;
+        *instruction(&mut module.proto, "r").shape.get_or_insert_default() = shape.into();
         message_of(&module)
     };
     let data = shape::array(DType::F32, &[4]);
