@@ -163,11 +163,9 @@ impl State {
         match self {
             State::Busy(text) => line.set_message(text.clone()),
             State::Steps { step, of } => {
-                if line.length() != *of {
-                    if let Some(of) = of {
-                        line.set_length(*of);
-                        line.set_style(style("{spinner} [{bar:30}] {msg}"));
-                    }
+                if let Some(of) = of.filter(|of| line.length() != Some(*of)) {
+                    line.set_length(of);
+                    line.set_style(style("{spinner} [{bar:30}] {msg}"));
                 }
                 line.set_position(*step);
                 line.set_message(self.text(rate));
@@ -188,8 +186,8 @@ fn pace_text(rate: f64, left: u64) -> String {
         left => {
             let seconds = (left as f64 / rate).ceil() as u64;
             let time = match seconds {
-                ..120 => format!("{seconds} s"),
-                ..7200 => format!("{} min", seconds.div_ceil(60)),
+                0..120 => format!("{seconds} s"),
+                120..7200 => format!("{} min", seconds.div_ceil(60)),
                 _ => format!("{} h", seconds.div_ceil(3600)),
             };
             format!(", {rate_text}/s, {time} left")

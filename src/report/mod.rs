@@ -37,17 +37,17 @@ const SCRIPT: &str = include_str!("page.js");
 pub fn write_html(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
     let page = Page { trace, summary: Summary::new(trace) };
     let title = escaped(&page.title());
-    write!(
+    writeln!(
         out,
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n\
-         <style>\n{STYLE}</style>\n</head>\n<body>\n<header>\n<h1>{title}</h1>\n{}</header>\n<main>\n",
+         <style>\n{STYLE}</style>\n</head>\n<body>\n<header>\n<h1>{title}</h1>\n{}</header>\n<main>",
         page.facts()
     )?;
     for section in [page.steps(), page.devices(), page.waits(), page.collectives(), page.timelines(), page.phases()] {
         out.write_all(section.as_bytes())?;
     }
-    write!(out, "</main>\n<footer>{}</footer>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n", page.remarks())
+    writeln!(out, "</main>\n<footer>{}</footer>\n<script>\n{SCRIPT}</script>\n</body>\n</html>", page.remarks())
 }
 
 struct Page<'a> {
@@ -121,9 +121,9 @@ impl Page<'_> {
         for (class, size) in CHARTS {
             match chart_of(&shown, size) {
                 Ok(svg) => {
-                    let _ = write!(
+                    let _ = writeln!(
                         html,
-                        "<div class=\"chart {class}\" role=\"img\" aria-label=\"{}\">{svg}</div>\n",
+                        "<div class=\"chart {class}\" role=\"img\" aria-label=\"{}\">{svg}</div>",
                         described(&shown)
                     );
                 }
@@ -145,9 +145,9 @@ impl Page<'_> {
                 continue;
             };
             let identity = &process.identity;
-            let _ = write!(
+            let _ = writeln!(
                 html,
-                "<article><h3>process {index}</h3><p class=\"place\">{}, slice {}, pid {}</p>\n",
+                "<article><h3>process {index}</h3><p class=\"place\">{}, slice {}, pid {}</p>",
                 escaped(&identity.host),
                 identity.slice,
                 identity.pid
@@ -221,7 +221,7 @@ impl Page<'_> {
         html.push_str(&table_of(first, fastest));
         if !rest.is_empty() {
             let _ =
-                write!(html, "<details><summary>{} more</summary>{}</details>\n", rest.len(), table_of(rest, fastest));
+                writeln!(html, "<details><summary>{} more</summary>{}</details>", rest.len(), table_of(rest, fastest));
         }
         html + "</section>\n"
     }

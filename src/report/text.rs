@@ -19,9 +19,9 @@ pub fn duration(nanoseconds: u64) -> String {
     let time = nanoseconds as f64;
     match nanoseconds {
         0 => "0".to_owned(),
-        ..1000 => format!("{nanoseconds} ns"),
-        ..999_500 => format!("{} µs", three_digits(time / 1e3)),
-        ..999_500_000 => format!("{} ms", three_digits(time / 1e6)),
+        1..1000 => format!("{nanoseconds} ns"),
+        1000..999_500 => format!("{} µs", three_digits(time / 1e3)),
+        999_500..999_500_000 => format!("{} ms", three_digits(time / 1e6)),
         _ => format!("{} s", three_digits(time / 1e9)),
     }
 }
@@ -30,9 +30,9 @@ pub fn duration(nanoseconds: u64) -> String {
 pub fn size(bytes: u64) -> String {
     let number = bytes as f64;
     match bytes {
-        ..1024 => format!("{bytes} B"),
-        ..1_048_576 => format!("{} KiB", three_digits(number / 1024.0)),
-        ..1_073_741_824 => format!("{} MiB", three_digits(number / 1_048_576.0)),
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{} KiB", three_digits(number / 1024.0)),
+        1_048_576..1_073_741_824 => format!("{} MiB", three_digits(number / 1_048_576.0)),
         _ => format!("{} GiB", three_digits(number / 1_073_741_824.0)),
     }
 }

@@ -81,10 +81,10 @@ pub fn timeline(trace: &Trace, id: &str, title: &str, (from, to): (u64, u64)) ->
     for (index, line) in lines.iter().enumerate() {
         line.draw(&mut html, index * LINE, from, to);
     }
-    let _ = write!(
+    let _ = writeln!(
         html,
         "</svg>\n</div>\n<div class=\"scale\"><span>{}</span><span>{}</span><span>{}</span></div>\n\
-         <output aria-live=\"polite\"></output>\n",
+         <output aria-live=\"polite\"></output>",
         moment(from),
         duration(to - from),
         moment(to)

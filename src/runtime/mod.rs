@@ -176,7 +176,6 @@ impl Runtime {
             move || progress(of_job.upgrade().as_deref(), device_count)
         });
         took(&mut opening.transport, None);
-        drop(took);
         identify(&world, &topology);
         tracing::debug!(
             "opened {} of {} devices: {opening:?}",
