@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # ./run.sh              builds spmd-run, fetches the CPU plugin once, runs the main sample over 4 processes x 2 devices
 # ./run.sh test [ARGS]  runs the whole test suite; ARGS go to `cargo nextest run` (or `cargo test`)
+# ./run.sh ray          installs Ray for the tests, once, and prints the path of the Python that has it
 set -euo pipefail
 shopt -s inherit_errexit
 cd "$(dirname "$0")"
@@ -49,6 +50,18 @@ plugin() {
     echo "${line% (*)}"
 }
 
+# Installs Ray for the tests, once, and prints the path of the Python that has it.
+ray_python() {
+    local version=2.60.0
+    local venv=${XDG_CACHE_HOME:-$HOME/.cache}/spmd-run/ray-$version
+    if [ ! -e "$venv/installed" ]; then
+        python3 -m venv --clear "$venv" >&2 || return
+        "$venv/bin/pip" install -q --disable-pip-version-check "ray==$version" >&2 || return
+        touch "$venv/installed"
+    fi
+    echo "$venv/bin/python3"
+}
+
 tests() {
     cargo build --locked --quiet --bin spmd-run
     # The first is the plugin that tests load, the others are for the tests of compatibility.
@@ -57,6 +70,12 @@ tests() {
     older=$(plugin cpu-0.106)
     oldest=$(plugin cpu-0.81)
     export PJRT_PLUGIN_LIBRARY_PATH=$cpu SPMD_TEST_PLUGINS=$older:$oldest
+    if SPMD_TEST_RAY=$(ray_python); then
+        export SPMD_TEST_RAY
+    else
+        echo "run.sh: Ray cannot be installed: its test is skipped" >&2
+        unset SPMD_TEST_RAY
+    fi
 
     if cargo nextest --version >/dev/null 2>&1; then
         cargo nextest run --locked "$@"
@@ -74,5 +93,6 @@ ensure_pip
 case "${1:-}" in
     "") main_job ;;
     test) shift; tests "$@" ;;
-    *) echo "usage: ./run.sh [test [ARGS]]" >&2; exit 2 ;;
+    ray) ray_python ;;
+    *) echo "usage: ./run.sh [test [ARGS] | ray]" >&2; exit 2 ;;
 esac

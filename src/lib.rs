@@ -122,6 +122,7 @@ pub mod bench;
 pub mod builder;
 mod bulk_copy;
 pub mod channel;
+pub mod chart;
 pub mod checkpoint;
 pub mod cluster;
 pub mod collective;
@@ -139,7 +140,10 @@ pub mod pjrt;
 pub mod plugins;
 pub mod proto;
 pub mod rendezvous;
+pub mod report;
 pub mod runtime;
+pub mod trace;
 pub mod transport;
+pub mod whole_file;
 
 pub use runtime::run;

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 /// Slots of the PJRT API.
 const COMPILE: &str = "20";
 const EXECUTE: &str = "55";
+const LOAD: &str = "56";
 
 /// `spmd-run` with a plugin that crashes in the process at the call of a function.
 fn crashing(signal: i32, slot: &str, call: &str, process: &str, arguments: &[&str]) -> Command {
@@ -50,7 +51,17 @@ fn in_the_compiler_of_a_single_process() {
 
 #[test]
 fn in_the_compiler_of_one_of_several_processes() {
-    let outcome = run(crashing(libc::SIGSEGV, COMPILE, "1", "1", &["-n", "2", "hlo/bf16_matmul.hlo"]));
+    let outcome = run(crashing(libc::SIGSEGV, COMPILE, "2", "0", &["-n", "2", "hlo/bf16_matmul.hlo"]));
+    insta::assert_snapshot!(report(&outcome, 139), @r"
+    error: hlo/bf16_matmul.hlo: process 0 failed: killed by signal 11 (SIGSEGV) while compiling 'bf16_matmul'
+    its last words: compiler.cc:7] Check failed: shape.has_layout() f32[8]
+    the plugin crashed: try another version of it (--plugin), and report this program to its makers
+    ");
+}
+
+#[test]
+fn where_an_executable_is_loaded() {
+    let outcome = run(crashing(libc::SIGSEGV, LOAD, "1", "1", &["-n", "2", "hlo/bf16_matmul.hlo"]));
     insta::assert_snapshot!(report(&outcome, 139), @r"
     error: hlo/bf16_matmul.hlo: process 1 failed: killed by signal 11 (SIGSEGV) while compiling 'bf16_matmul'
     its last words: compiler.cc:7] Check failed: shape.has_layout() f32[8]

@@ -31,6 +31,7 @@ fn launcher_process() {
     };
     let patience = std::env::var(PATIENCE_MS).map_or(LONG, |ms| Duration::from_millis(ms.parse().unwrap()));
     job.grace = patience;
+    job.stop_timeout = patience;
     job.kill_after = patience;
     let outcome = run(&job).unwrap();
     eprintln!("{outcome}");

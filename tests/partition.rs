@@ -54,6 +54,47 @@ fn the_partitioner_cuts_the_program_and_tells_how() {
 }
 
 #[test]
+fn a_compiled_program_tells_what_partitioning_tells() {
+    let plugin = common::plugin();
+    let stablehlo = std::fs::read("hlo/shardy_stablehlo.mlir").unwrap();
+    for program in [load(MATMUL), load(UNEVEN), hlo::load(&stablehlo, "test").unwrap()] {
+        let (code, format) = match &program {
+            Program::Hlo(module) => (buffa::Message::encode_to_vec(&module.proto), ProgramFormat::Hlo),
+            Program::Mlir(code) => (code.clone(), ProgramFormat::Mlir),
+        };
+        let partitions = partition::program_counts(&program).partitions.unwrap();
+        let options = CompileOptions {
+            num_partitions: partitions,
+            use_spmd_partitioning: true,
+            use_shardy_partitioner: partition::uses_shardy(&program),
+            ..CompileOptions::default()
+        };
+        let code = spmd_run::pjrt::Program { code: &code, format };
+        let executable = common::client(&plugin, partitions).compile(&code, &options.encode()).unwrap();
+        let compiled = partition::compiled_module(&executable).unwrap();
+        let Program::Hlo(global) = &program else {
+            let told = partition::signature_of_compiled(Some(&compiled), None, partitions).unwrap();
+            let expected = partition::partition(&plugin, &program, 1, partitions).unwrap();
+            assert_eq!((told.parameters, told.results), (expected.parameters, expected.results));
+            continue;
+        };
+        let told = partition::signature_of_compiled(Some(&compiled), Some(global), partitions).unwrap();
+        let expected = partition::partition(&plugin, &program, 1, partitions).unwrap();
+        assert_eq!((&told.parameters, &told.results), (&expected.parameters, &expected.results));
+        let declared = partition::signature_of_compiled(None, Some(global), partitions).unwrap();
+        assert_eq!(declared.parameters, told.parameters, "what the program declares is what the partitioner takes");
+    }
+}
+
+/// Seven rows on four devices.
+const UNEVEN: &str = "HloModule m, num_partitions=4
+
+ENTRY main {
+  x = f32[7] parameter(0), sharding={devices=[4]<=[4]}
+  ROOT s = f32[7] negate(x), sharding={devices=[4]<=[4]}
+}";
+
+#[test]
 fn replicas_are_partitioned_alike() {
     let partitioned = partitioned(MATMUL, 2, 4).unwrap();
     assert_eq!(partitioned.parameters.len(), 3);

@@ -103,6 +103,34 @@ fn at(step: u64, collective: &str) -> Progress {
 }
 
 #[test]
+fn what_processes_leave_for_process_0_arrives_in_any_case() {
+    let inherited = Job::new(4).run(|job| {
+        let me = job.process_index();
+        // Three dies without a word, two ends the job.
+        if me == 3 {
+            job.barrier("all are there", LONG).unwrap();
+            return Vec::new();
+        }
+        let sample = job.compare_clocks().unwrap();
+        assert!(sample.offset.unsigned_abs() <= sample.error, "threads have one clock: {sample:?}");
+        job.barrier("all are there", LONG).unwrap();
+        if me == 2 {
+            job.abort("it was enough");
+        }
+        let ended = job.barrier("never", LONG).unwrap_err();
+        assert!(matches!(ended, RendezvousError::Aborted(_)), "{ended}");
+        match me {
+            0 => job.inheritance(LONG),
+            _ => {
+                job.bequeath(&[me as u8; 3], LONG).unwrap();
+                Vec::new()
+            }
+        }
+    });
+    assert_eq!(inherited[0], [[1; 3], [2; 3]]);
+}
+
+#[test]
 fn processes_share_values_meet_and_leave() {
     let results = Job::new(4).run(|job| {
         let me = job.process_index();

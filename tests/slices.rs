@@ -2,7 +2,11 @@
 
 mod harness;
 
+use std::path::Path;
+
 use harness::{command, run, spmd_run};
+use spmd_run::dtype::DType;
+use spmd_run::host_array::{HostArray, npz};
 
 #[test]
 fn devices_know_their_slices() {
@@ -23,6 +27,47 @@ fn a_program_gives_the_same_over_two_slices() {
     let slices = ["-n", "4", "--slices", "2", "hlo/dp_tp_mlp_step.hlo"];
     let files = ["--input", &input, "--expect", &expected, "--rtol", "1e-5", "--atol", "1e-5"];
     spmd_run([&slices[..], &files].concat()).success("two slices");
+}
+
+/// The losses of some steps of training, each of which begins with the parameters that the one before it has left.
+fn losses(options: &[&str], steps: usize) -> Vec<f32> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |step: usize| folder.path().join(format!("{step}.npz"));
+    let array = |npz: &Path, name: &str| {
+        let array = npz::read_npz(npz).unwrap().remove(name).unwrap();
+        let dims = array.dims().to_vec();
+        array.into_host_array(DType::F32, &dims).unwrap()
+    };
+    let batch = Path::new("hlo/data/dp_tp_mlp_step.in.npz");
+    let mut losses = Vec::new();
+    for step in 0..steps {
+        let argument = |index: usize| match step {
+            0 => array(batch, &format!("arg{index}")),
+            _ if index < 4 => array(&file(step - 1), &format!("out{index}")),
+            _ => array(batch, &format!("arg{index}")),
+        };
+        let arguments: Vec<HostArray> = (0..6).map(argument).collect();
+        let input = folder.path().join("in.npz");
+        npz::write_npz(&input, arguments.iter().enumerate().map(|(index, it)| (format!("arg{index}"), it))).unwrap();
+        let (input, output) = (input.display().to_string(), file(step).display().to_string());
+        let run = ["-n", "4", "--input", &input, "--output", &output, "hlo/dp_tp_mlp_step.hlo"];
+        spmd_run([options, &run].concat()).success("a step");
+        let loss = array(&file(step), "out4").into_data();
+        losses.push(f32::from_le_bytes(loss.try_into().unwrap()));
+    }
+    losses
+}
+
+#[test]
+fn training_gives_the_same_losses_in_slices() {
+    let one = losses(&[], 3);
+    assert!(one[2] < one[0], "{one:?}");
+    // Data parallel over slices, tensor parallel inside.
+    for (options, tolerance) in [(&["--algorithm", "flat"][..], 0.0), (&["--algorithm", "hierarchical"], 1e-6)] {
+        let slices = losses(&[&["--slices", "2"], options].concat(), 3);
+        let same = one.iter().zip(&slices).all(|(a, b)| (a - b).abs() <= tolerance * a.abs());
+        assert!(same, "{options:?}: {slices:?} instead of {one:?}");
+    }
 }
 
 #[test]

@@ -104,7 +104,7 @@ pub struct Measurement {
     pub times: StepTimes,
     /// Bytes per second: size over median time.
     pub algbw: f64,
-    /// `algbw` times [`Op::busbw_factor`].
+    /// `algbw` times [`busbw_factor`](crate::collective::CollectiveKind::busbw_factor).
     pub busbw: f64,
     /// Elements of all ranks' results in the last step that are not what they must be; `None` if not checked.
     pub wrong: Option<u64>,
@@ -191,7 +191,7 @@ impl<'a> Collectives<'a> {
         let (seconds, wrong): (Vec<Vec<f64>>, Vec<Option<u64>>) = all.into_iter().unzip();
         let times = StepTimes::of_slowest(&seconds).ok_or(BenchError::NoSteps)?;
         let algbw = case.size() as f64 / times.median;
-        let busbw = algbw * case.op.busbw_factor(case.ranks());
+        let busbw = algbw * case.spec().kind.busbw_factor(case.ranks());
         Ok(Measurement { way, times, algbw, busbw, wrong: wrong.into_iter().sum() })
     }
 

@@ -74,17 +74,6 @@ impl Op {
         matches!(self, Op::AllReduce | Op::ReduceScatter)
     }
 
-    /// The bus bandwidth as a multiple of the algorithm bandwidth, for groups of `ranks` ranks (nccl-tests'
-    /// `doc/PERFORMANCE.md`).
-    pub fn busbw_factor(self, ranks: usize) -> f64 {
-        let others = ranks.saturating_sub(1) as f64 / ranks.max(1) as f64;
-        match self {
-            Op::AllReduce => 2.0 * others,
-            Op::AllGather | Op::ReduceScatter | Op::AllToAll => others,
-            Op::Ppermute | Op::Broadcast | Op::SendRecv => 1.0,
-        }
-    }
-
     /// The root's rank in its group; nccl-tests writes -1 where there is none.
     pub fn root(self) -> i32 {
         if self == Op::Broadcast { 0 } else { -1 }
@@ -322,9 +311,8 @@ mod tests {
         assert_eq!(all(Op::SendRecv), (256, 256, 256, 1024));
         assert_eq!(case(Op::AllGather, DType::F32, 1000, "DIV:4").size(), 992);
         assert_eq!(case(Op::AllGather, DType::F32, 4, "DIV:4").size(), 16);
-        assert_eq!(Op::AllReduce.busbw_factor(4), 1.5);
-        assert_eq!(Op::AllToAll.busbw_factor(4), 0.75);
-        assert_eq!(Op::Broadcast.busbw_factor(4), 1.0);
+        let factor = |op| case(op, DType::F32, 1000, "DIV:1").spec().kind.busbw_factor(4);
+        assert_eq!([Op::AllReduce, Op::AllToAll, Op::Broadcast].map(factor), [1.5, 0.75, 1.0]);
     }
 
     #[test]

@@ -2,8 +2,7 @@
 
 use clap::Args;
 use serde_json::json;
-use spmd_run::plugins;
-use spmd_run::runtime::{Runtime, Topology};
+use spmd_run::runtime::Topology;
 
 use super::job::JobOptions;
 use super::report::{id_range, print, table};
@@ -27,12 +26,11 @@ pub fn main(options: Options) -> Result<u8, Failure> {
         || Ok(None),
         nothing_else,
         |world, data_plane| {
-            let plugin = plugins::find(job.plugin.as_deref())?;
-            let runtime = Runtime::open(world, &plugin.path, job.devices_per_process().unwrap_or(1), data_plane)?;
+            let runtime = job.open(world, data_plane, None)?;
             if runtime.world().process_index() == 0 {
                 print(&match options.format {
                     Format::Text => text(runtime.topology()),
-                    Format::Json => format!("{}\n", as_json(runtime.topology(), &plugin.path)),
+                    Format::Json => format!("{}\n", as_json(runtime.topology(), runtime.client().plugin().path())),
                 })?;
             }
             Ok(0)

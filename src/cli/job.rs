@@ -6,15 +6,19 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use spmd_run::cluster::{self, Detected, Environment, Part};
-use spmd_run::launch::{ControllerEnv, Settings};
+use spmd_run::collective::Algorithm;
+use spmd_run::launch::{COMPILATION_CACHE, ControllerEnv, Settings};
+use spmd_run::pjrt::Value;
 use spmd_run::plugins;
 use spmd_run::rendezvous::{Abort, Heartbeat, JobToken, JoinError, JoinOptions, Tls};
-use spmd_run::runtime::{self, DataPlaneOptions, Fact, World};
+use spmd_run::runtime::{self, DataPlaneOptions, DeviceOptions, Fact, Runtime, World, WorldError};
+use spmd_run::trace::Files;
 use spmd_run::transport::mesh::Choice;
 
 use super::control::ControlOptions;
 use super::launch::LaunchOptions;
 use super::mpi::{self, Meeting, Session};
+use super::report::check_writable;
 use super::{Failure, exit};
 
 #[derive(Args)]
@@ -31,9 +35,24 @@ pub struct JobOptions {
     #[arg(long, value_name = "NAME|PATH")]
     pub plugin: Option<String>,
 
+    /// Keep executables in this folder, and find those of earlier jobs there instead of compiling. It is read and written by
+    /// every host, and must be trusted
+    #[arg(long, value_name = "DIR", env = COMPILATION_CACHE)]
+    compilation_cache: Option<PathBuf>,
+
+    /// Create option of the plugin's own (may be repeated), such as memory_fraction=0.5, preallocate=false, allocator=platform
+    /// or visible_devices=0,1 for GPUs
+    #[arg(long, value_name = "NAME=VALUE", value_parser = plugin_option)]
+    plugin_option: Vec<(String, Value)>,
+
     /// Data plane between processes; auto takes shared memory where two processes can have it, else TCP
     #[arg(long, value_enum, default_value = "auto")]
     transport: Transport,
+
+    /// Collectives between slices, or else hosts: flat has every process exchange data with every other one, hierarchical has
+    /// those of a slice act together; auto takes this for longer messages
+    #[arg(long, value_enum, default_value = "auto")]
+    algorithm: AlgorithmChoice,
 
     /// Join the job whose process 0 listens at this address (started by hand, with --process-id and -n)
     #[arg(long, value_name = "HOST:PORT")]
@@ -67,6 +86,14 @@ pub struct JobOptions {
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
 
+    /// Write what all processes did and when, in Chrome's JSON, which ui.perfetto.dev shows
+    #[arg(long, value_name = "FILE.json")]
+    trace: Option<PathBuf>,
+
+    /// Write a page that shows how the job went: steps, devices, collectives, who waited for whom
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+
     #[command(flatten)]
     control: ControlOptions,
 
@@ -84,6 +111,13 @@ enum Transport {
     Tcp,
     Shm,
     Mpi,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum AlgorithmChoice {
+    Auto,
+    Flat,
+    Hierarchical,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -151,6 +185,7 @@ impl JobOptions {
             Role::Launcher { processes } => {
                 self.launch.check(processes, self.plugin.as_deref())?;
                 check(processes)?;
+                self.check_shown()?;
                 // Other hosts have plugins of their own.
                 if !self.launch.are_over_hosts() {
                     plugins::find(self.plugin.as_deref())?;
@@ -162,10 +197,24 @@ impl JobOptions {
         }
     }
 
+    /// The files that show how the job went.
+    pub fn files(&self) -> Files {
+        Files { trace: self.trace.clone(), report: self.report.clone() }
+    }
+
+    /// Checks that these can be written, where process 0 writes them.
+    fn check_shown(&self) -> Result<(), Failure> {
+        if self.trace.is_some() && self.trace == self.report {
+            return Err(Failure::usage("--trace and --report: these are two files"));
+        }
+        if self.launch.are_over_hosts() { Ok(()) } else { self.files().paths().try_for_each(check_writable) }
+    }
+
     /// Whether this process has been started as one of the job, for a program that joins it by itself.
     pub fn is_member(&self) -> Result<bool, Failure> {
         let by_hand = self.coordinator.is_some() && self.process_id.is_some() && self.processes.is_some();
-        if ControllerEnv::is_set() || by_hand || self.cluster == Cluster::None {
+        let is_launcher = self.cluster == Cluster::None || self.launch.are_over_hosts();
+        if ControllerEnv::is_set() || by_hand || is_launcher {
             return Ok(ControllerEnv::is_set() || by_hand);
         }
         let detected = cluster::detect(&Environment::of_process()).map_err(Failure::wrong_usage)?;
@@ -176,12 +225,15 @@ impl JobOptions {
     pub fn launch_programs(&self, program: &Path) -> Result<u8, Failure> {
         match self.role(|| Ok(None))? {
             Role::Launcher { processes } => {
+                self.check_shown()?;
                 // Other hosts have programs of their own.
                 if !self.launch.are_over_hosts() {
                     check_program(program)?;
                     self.tls.check()?;
                 }
-                self.launch(processes, &[program])
+                // One that is looked for on the PATH is there on other hosts, or nowhere.
+                let is_file = program.components().count() > 1 || program.is_absolute();
+                self.launch(processes, if is_file { std::slice::from_ref(&program) } else { &[] })
             }
             Role::Controller(_) => Err(Failure::usage("this process is part of a job already")),
         }
@@ -189,7 +241,12 @@ impl JobOptions {
 
     /// The environment by which a program that joins the job by itself learns of these options.
     pub fn environment_of_program(&self) -> Result<Vec<(&'static str, OsString)>, Failure> {
-        let unheard = [("--transport", self.transport != Transport::Auto), ("--timeout", self.timeout.is_some())];
+        let unheard = [
+            ("--transport", self.transport != Transport::Auto),
+            ("--timeout", self.timeout.is_some()),
+            ("--algorithm", self.algorithm != AlgorithmChoice::Auto),
+            ("--plugin-option", !self.plugin_option.is_empty()),
+        ];
         if let Some((option, _)) = unheard.iter().find(|(_, given)| *given) {
             return Err(Failure::usage(format!("{option}: a program of its own cannot be told: leave it out")));
         }
@@ -197,9 +254,11 @@ impl JobOptions {
             devices_per_process: self.devices_per_process(),
             slices: self.slices,
             plugin: self.plugin.clone(),
+            compilation_cache: self.compilation_cache.clone(),
             rendezvous_timeout: self.rendezvous_timeout,
             stall_timeout: self.stall_timeout,
             tls: self.tls.chosen(),
+            files: self.files(),
         };
         let mut environment = settings.to_env();
         if let (Some(coordinator), Some(index), Some(count)) = (&self.coordinator, self.process_id, self.processes) {
@@ -212,7 +271,22 @@ impl JobOptions {
 
     /// Starts the processes of the job and waits for its end; `files` as for [`JobOptions::run`].
     pub fn launch(&self, processes: u32, files: &[&Path]) -> Result<u8, Failure> {
-        self.launch.launch(processes, self.plugin.as_deref(), files, self.rendezvous_timeout)
+        let (slices, writes) = (self.slices.unwrap_or(1), self.files().are_wanted());
+        self.launch.launch(processes, self.plugin.as_deref(), slices, files, self.rendezvous_timeout, writes)
+    }
+
+    /// Opens the devices of this process and meets the others; `devices` are what the program needs, if there is one.
+    pub fn open(&self, world: World, data_plane: DataPlaneOptions, devices: Option<u32>) -> Result<Runtime, Failure> {
+        let plugin = plugins::find(self.plugin.as_deref())?;
+        let devices = DeviceOptions {
+            per_process: devices.or_else(|| self.devices_per_process()),
+            create_options: self.plugin_option.clone(),
+        };
+        let runtime = Runtime::open(world, &plugin.path, devices, data_plane)?;
+        if let Some(folder) = &self.compilation_cache {
+            runtime.keep_executables(folder)?;
+        }
+        Ok(runtime)
     }
 
     /// CPU devices of each process, if that is said.
@@ -223,6 +297,7 @@ impl JobOptions {
     /// Decides who this process is, by the options and the environment; `devices` as for [`JobOptions::run`].
     pub fn role(&self, devices: impl FnOnce() -> Result<Option<u32>, Failure>) -> Result<Role, Failure> {
         self.refuse_missing_transport()?;
+        self.launch.check_usage()?;
         if let Some(environment) = ControllerEnv::from_env().map_err(Failure::wrong_usage)? {
             let ControllerEnv { coordinator, listener, process_index, process_count, token } = environment;
             if process_count == 1 && !self.control.is_watched() {
@@ -242,9 +317,12 @@ impl JobOptions {
         }
         let processes = || self.launch.processes(self.processes, self.plugin.as_deref(), devices);
         if self.launch.are_over_hosts() {
-            self.refuse_options_of_members("--hosts starts all processes itself")?;
-            let shares = self.launch.shares(processes()?)?.into_iter().flatten();
-            return self.launcher(shares.map(|share| share.processes).sum());
+            let launcher = if self.launch.is_by_ray() { "--launcher ray" } else { "--hosts" };
+            self.refuse_options_of_members(&format!("{launcher} starts all processes itself"))?;
+            let processes = processes()?;
+            let shares = self.launch.shares(processes)?;
+            let of_shares = shares.map(|shares| shares.iter().map(|share| share.processes).sum());
+            return self.launcher(of_shares.or(processes).unwrap_or(1));
         }
         if let (Some(coordinator), Some(process_index), Some(process_count)) =
             (&self.coordinator, self.process_id, self.processes)
@@ -293,9 +371,10 @@ impl JobOptions {
     /// The one that starts this many processes.
     fn launcher(&self, processes: u32) -> Result<Role, Failure> {
         slice_of(0, processes, self.slices.unwrap_or(1))?;
+        // On a Ray cluster they are set anew.
         let of_others = std::env::var(cluster::MEGASCALE_NUM_SLICES)
             .ok()
-            .filter(|count| *count != self.slices.unwrap_or(1).to_string());
+            .filter(|count| *count != self.slices.unwrap_or(1).to_string() && !self.launch.is_by_ray());
         if let Some(count) = of_others {
             tracing::warn!(
                 "{}={count} is set, and this job has {} slice(s): it may be left over from another job; give --slices",
@@ -401,7 +480,12 @@ impl JobOptions {
     pub fn facts(&self) -> Vec<Fact> {
         let transport = self.transport.to_possible_value().map(|value| value.get_name().to_owned());
         let devices = self.devices_per_process.map_or_else(|| "as the program says".to_owned(), |it| it.to_string());
-        vec![("--transport".to_owned(), transport.unwrap_or_default()), ("--devices-per-process".to_owned(), devices)]
+        let algorithm = self.algorithm.to_possible_value().map(|value| value.get_name().to_owned());
+        vec![
+            ("--transport".to_owned(), transport.unwrap_or_default()),
+            ("--algorithm".to_owned(), algorithm.unwrap_or_default()),
+            ("--devices-per-process".to_owned(), devices),
+        ]
     }
 
     /// What a process says when it joins, as far as the options go.
@@ -442,22 +526,33 @@ impl Membership {
     ) -> Result<u8, Failure> {
         let (options, launched, session) = match self {
             Membership::Alone => {
-                watch_time(job.timeout, World::alone(), false);
-                return part(World::alone(), DataPlaneOptions::default());
+                let world = World::alone().show_in(&job.files()).map_err(Failure::program)?;
+                watch_time(job.timeout, world.clone(), false);
+                let done = part(world.clone(), DataPlaneOptions::default());
+                let done = done.and_then(|code| world.shutdown().map(|()| code).map_err(of_end));
+                return done.inspect_err(|failure| drop(world.abort(&failure.message())));
             }
             Membership::Launched(options) => (options, true, None),
             Membership::ByHand(options, session) => (options, false, session),
         };
         let bind = job.control.address()?;
+        let files = job.files();
+        files.start_recording(options.process_index, options.process_count);
         let (world, mut data_plane) =
             runtime::join(options, bind, job.stall_timeout, job.mesh_choice()).map_err(join_failure)?;
+        data_plane.algorithm = match job.algorithm {
+            AlgorithmChoice::Auto => Algorithm::Auto,
+            AlgorithmChoice::Flat => Algorithm::Flat,
+            AlgorithmChoice::Hierarchical => Algorithm::Hierarchical,
+        };
+        let world = world.show_in(&files).map_err(Failure::program)?;
         if let Some(session) = &session {
             data_plane.transport = mpi::carrier(session);
         }
         watch_time(job.timeout, world.clone(), launched);
         leave_when_aborted(&world, launched);
         let code = part(world.clone(), data_plane).and_then(|code| {
-            world.shutdown().map_err(Failure::peer)?;
+            world.shutdown().map_err(of_end)?;
             session.iter().for_each(mpi::finish);
             Ok(code)
         });
@@ -518,19 +613,30 @@ fn of_other(abort: &Abort, this: u32, launched: bool) -> Failure {
     if launched && (abort.reported || this != first_of_others) { failure.silent() } else { failure }
 }
 
+/// A job that could not be left in order, or not leave what it was to.
+fn of_end(error: WorldError) -> Failure {
+    match error {
+        WorldError::Write(error) => Failure::program(error),
+        error => Failure::peer(error),
+    }
+}
+
 /// How long a process may take to end by itself when the job has failed elsewhere.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Ends this process when another one has ended the job, even if it is stuck in the program.
 fn leave_when_aborted(world: &World, launched: bool) {
     let this = world.process_index();
+    let saved = world.clone();
     world.on_abort(move |abort| {
         if abort.reported && abort.process_index == Some(this) {
             return;
         }
         let failure = of_other(abort, this, launched);
+        let world = saved.clone();
         std::thread::spawn(move || {
             std::thread::sleep(GRACE);
+            world.save_trace();
             exit(failure.report());
         });
     });
@@ -550,11 +656,21 @@ fn watch_time(limit: Option<Duration>, world: World, launched: bool) {
     });
 }
 
+/// `NAME=VALUE`
+fn plugin_option(text: &str) -> Result<(String, Value), String> {
+    let (name, value) =
+        text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or("not of the form NAME=VALUE")?;
+    if runtime::OPTIONS_OF_JOB.contains(&name) {
+        return Err(format!("{name} follows from the job: see -n and --devices-per-process"));
+    }
+    Ok((name.to_owned(), Value::parse(name, value)))
+}
+
 /// A year.
 const MAX_SECONDS: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// A number of seconds, fractions allowed.
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     match Duration::try_from_secs_f64(seconds) {
         Ok(duration) if !duration.is_zero() && duration <= MAX_SECONDS => Ok(duration),

@@ -1,19 +1,20 @@
 //! Options of the launcher, which starts the processes of a job here or on other hosts.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use spmd_run::cluster::host::{self, Vendor};
-use spmd_run::launch::hosts::{self, HostListError, SSH_COMMAND, Share};
-use spmd_run::launch::{self, End, Hosts, Job, LaunchError, Outcome};
+use spmd_run::launch::hosts::{self, By, HostListError, SSH_COMMAND, Share};
+use spmd_run::launch::{self, End, Hosts, Job, LaunchError, Outcome, RayCluster};
 use spmd_run::plugins;
 
 use super::Failure;
+use super::job::seconds;
 
 #[derive(Args)]
 pub struct LaunchOptions {
@@ -28,6 +29,18 @@ pub struct LaunchOptions {
     /// Command that runs a command on another host: words, to which host and command are added
     #[arg(long, env = launch::SSH, value_name = "COMMAND", default_value = SSH_COMMAND, hide_env_values = true)]
     ssh: String,
+
+    /// What starts the processes: this command itself, or a Ray cluster, one process on each of its nodes
+    #[arg(long, value_enum, default_value = "auto", hide_possible_values = true, value_name = "auto|ray")]
+    launcher: Launcher,
+
+    /// The Ray cluster: auto, HOST:PORT or ray://HOST:PORT
+    #[arg(long, env = "RAY_ADDRESS", value_name = "ADDRESS", default_value = "auto", hide_env_values = true)]
+    ray_address: String,
+
+    /// What each Ray node gives to the job [default: all its TPUs, or GPUs for a GPU plugin; without any, one CPU]
+    #[arg(long, value_name = "NAME=AMOUNT,…", value_delimiter = ',', value_parser = resource)]
+    ray_resources: Vec<(String, f64)>,
 
     /// Environment variable to give to all processes (may be repeated)
     #[arg(short = 'x', long = "export", value_name = "NAME[=VALUE]")]
@@ -45,9 +58,29 @@ pub struct LaunchOptions {
     #[arg(long, value_name = "DIR")]
     log_dir: Option<PathBuf>,
 
+    /// Seconds that processes may take to end, and to save what they have, after Ctrl-C or SIGTERM, before they are killed
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds, allow_negative_numbers = true)]
+    stop_timeout: Duration,
+
     /// How often to start the whole job again when a process died or a host was lost
     #[arg(long, value_name = "R", default_value_t = 0, allow_negative_numbers = true)]
     max_restarts: u32,
+}
+
+/// What starts the processes of a job.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Launcher {
+    Auto,
+    Ray,
+}
+
+/// `NAME=AMOUNT` of a Ray resource
+fn resource(text: &str) -> Result<(String, f64), String> {
+    let (name, amount) = text.split_once('=').ok_or("not of the form NAME=AMOUNT")?;
+    match amount.parse() {
+        Ok(amount) if amount > 0.0 && f64::is_finite(amount) && !name.is_empty() => Ok((name.to_owned(), amount)),
+        _ => Err(format!("'{amount}' is not an amount above 0")),
+    }
 }
 
 /// Variables that go to other hosts unasked, as they are about the job and not about a host.
@@ -61,10 +94,39 @@ const EXPORTED: [&str; 7] = [
     "XLA_FLAGS",
 ];
 
+/// How long processes may take to end when another one has failed, if process 0 then has a file to write.
+const WRITING: Duration = Duration::from_secs(15);
+
 impl LaunchOptions {
     /// Whether other hosts were asked for.
     pub fn are_over_hosts(&self) -> bool {
-        self.hosts.is_some() || self.hostfile.is_some()
+        self.hosts.is_some() || self.hostfile.is_some() || self.is_by_ray()
+    }
+
+    /// Whether a Ray cluster gives the hosts.
+    pub fn is_by_ray(&self) -> bool {
+        self.launcher == Launcher::Ray
+    }
+
+    /// Refuses what cannot be asked for together.
+    pub fn check_usage(&self) -> Result<(), Failure> {
+        let of_others = [
+            ("--hosts", self.hosts.is_some()),
+            ("--hostfile", self.hostfile.is_some()),
+            ("--chips", self.chips.is_some()),
+        ];
+        match of_others.iter().find(|(_, given)| *given) {
+            Some((option, _)) if self.is_by_ray() => {
+                Err(Failure::usage(format!("{option}: Ray decides where a job runs: leave it out")))
+            }
+            _ if !self.ray_resources.is_empty() && !self.is_by_ray() => {
+                Err(Failure::usage("--ray-resources is for jobs on a Ray cluster: add --launcher ray"))
+            }
+            _ if !self.ray_resources.is_empty() && self.per_chip => Err(Failure::usage(
+                "--ray-resources: with --per-chip each node gives all its chips: leave one of them out",
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// How many processes were asked for: with `-n`, or one for each of the chips, or of the devices that are needed.
@@ -100,6 +162,7 @@ impl LaunchOptions {
         }
         match vendor_of(plugin) {
             _ if self.chips.is_some() => Ok(self.chips.clone()),
+            _ if self.is_by_ray() => Ok(None),
             Some(_) if self.per_chip && self.are_over_hosts() => {
                 Err(Failure::usage("--per-chip: say which chips each host has: --chips 0,1,…"))
             }
@@ -127,6 +190,9 @@ impl LaunchOptions {
 
     /// Checks that no two processes would open the same chips.
     pub fn check(&self, processes: u32, plugin: Option<&str>) -> Result<(), Failure> {
+        if self.is_by_ray() {
+            return Ok(());
+        }
         let shares = self.shares(Some(processes))?;
         let most = shares.iter().flatten().map(|share| share.processes).max().unwrap_or(processes);
         if most == 1 || self.chips(plugin)?.is_some() || vendor_of(plugin).is_none() {
@@ -139,30 +205,46 @@ impl LaunchOptions {
     }
 
     /// Starts this very command in every process and waits for the job's end. `files` are those that the command reads; the
-    /// first is what the job is about.
+    /// first is what the job is about. When the job fails, process 0 `writes` something before it ends.
     pub fn launch(
         &self,
         processes: u32,
         plugin: Option<&str>,
+        slices: u32,
         files: &[&Path],
         start_limit: Duration,
+        writes: bool,
     ) -> Result<u8, Failure> {
-        let shares = self.shares(Some(processes))?;
-        let hosts = shares.map(|shares| Hosts {
-            shares,
-            agent: self.ssh.clone(),
-            files: files.iter().map(|&file| file.to_owned()).collect(),
-            start_limit,
-        });
+        let by = match self.shares(Some(processes))? {
+            Some(shares) => Some(By::Ssh { shares, agent: self.ssh.clone() }),
+            None => self.is_by_ray().then(|| By::Ray(self.cluster(plugin, slices))),
+        };
+        let hosts = by.map(|by| Hosts { by, files: files.iter().map(|&file| file.to_owned()).collect(), start_limit });
+        let job = this_command(processes)?;
         let job = Job {
+            grace: if writes { WRITING } else { job.grace },
             envs: self.environment(hosts.is_some())?,
             log_dir: self.log_dir.clone(),
             max_restarts: self.max_restarts,
+            stop_timeout: self.stop_timeout,
             chips: self.chips(plugin)?,
             hosts,
-            ..this_command(processes)?
+            ..job
         };
         run(&job, files.first().copied())
+    }
+
+    fn cluster(&self, plugin: Option<&str>, slices: u32) -> RayCluster {
+        RayCluster {
+            address: self.ray_address.clone(),
+            slices,
+            per_chip: self.per_chip,
+            resources: self.ray_resources.iter().cloned().collect::<BTreeMap<_, _>>(),
+            accelerator: vendor_of(plugin).map(|vendor| match vendor {
+                Vendor::Google => "TPU",
+                Vendor::Nvidia => "GPU",
+            }),
+        }
     }
 
     /// The variables that all processes get beside what their host has.
@@ -206,7 +288,7 @@ pub fn this_command(processes: u32) -> Result<Job, Failure> {
 /// Starts a job and waits for its end. `subject` is what it is about, for messages.
 pub fn run(job: &Job, subject: Option<&Path>) -> Result<u8, Failure> {
     let outcome = launch::run(job).map_err(|error| match error {
-        LaunchError::Host(_) => Failure::peer(error),
+        LaunchError::Host(_) | LaunchError::Ray(_) => Failure::peer(error),
         LaunchError::Chips(_) => Failure::wrong_usage(error),
         _ => Failure::program(error),
     })?;

@@ -13,8 +13,10 @@ mod memory;
 mod mpi;
 mod plugin;
 mod program;
+mod ray;
 mod report;
 mod run;
+mod simulate;
 mod status;
 
 use std::ffi::OsString;
@@ -48,6 +50,8 @@ enum Command {
     Devices(devices::Options),
     /// Show what a program is and what it will do, or the program itself at any stage; nothing is run
     Inspect(inspect::Options),
+    /// Predict what a program would take on a cluster that is not there: time per step and collective, and what limits it
+    Simulate(simulate::Options),
     /// Measure the job's collectives in the manner of nccl-tests, its start or its steps
     Bench(bench::Options),
     /// Show what this process sees of schedulers, plugins, chips, networks and limits, and what to change
@@ -56,6 +60,8 @@ enum Command {
     Status(status::Options),
     /// List known PJRT plugins, or install one
     Plugin(plugin::Options),
+    /// Copy this program and its Python module spmd_ray into a folder, for `ray job submit`
+    Ray(ray::Options),
     /// Start and watch a launcher's processes on this host
     #[command(name = HELPER, hide = true)]
     Helper(launch::HelperOptions),
@@ -70,7 +76,8 @@ enum Format {
 
 /// What launchers start on each host.
 const HELPER: &str = "__host";
-const COMMANDS: [&str; 9] = ["run", "exec", "devices", "inspect", "bench", "doctor", "status", "plugin", "help"];
+const COMMANDS: [&str; 11] =
+    ["run", "exec", "devices", "inspect", "simulate", "bench", "doctor", "status", "plugin", "ray", "help"];
 const NOT_YET: [&str; 1] = ["coordinator"];
 
 /// Parses the arguments, runs the command and turns a failure into its message and exit code.
@@ -97,10 +104,12 @@ pub fn main() -> u8 {
         Command::Exec(options) => exec::main(options),
         Command::Devices(options) => devices::main(options),
         Command::Inspect(options) => inspect::main(options),
+        Command::Simulate(options) => simulate::main(options),
         Command::Bench(options) => bench::main(options),
         Command::Doctor(options) => doctor::main(&options),
         Command::Status(options) => status::main(options),
         Command::Plugin(options) => plugin::main(options),
+        Command::Ray(options) => ray::main(options),
         Command::Helper(options) => launch::help(&options),
     };
     match outcome {

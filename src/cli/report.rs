@@ -1,11 +1,11 @@
 //! Text for people.
 
-use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use anyhow::Context;
 use spmd_run::runtime::Device;
+use spmd_run::whole_file;
 
 use super::Failure;
 
@@ -46,15 +46,17 @@ pub fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
 
 /// Checks that a file can be written, before any work is done for it.
 pub fn check_writable(path: &Path) -> Result<(), Failure> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let writable = match std::fs::metadata(path) {
-        Ok(there) if there.is_file() => File::options().append(true).open(path).map(drop),
-        Ok(there) if there.is_dir() => Err(ErrorKind::IsADirectory.into()),
-        // Opening a pipe would already be heard at its other end.
-        Ok(_) => Ok(()),
-        Err(_) => tempfile::tempfile_in(folder).map(drop),
-    };
+    let writable = whole_file::check(path);
     writable.with_context(|| format!("cannot write {}", path.display())).map_err(Failure::program)
+}
+
+/// Seconds, as people read them.
+pub fn time(seconds: f64) -> String {
+    match seconds {
+        ..1e-3 => format!("{:.1} µs", seconds * 1e6),
+        ..1.0 => format!("{:.2} ms", seconds * 1e3),
+        _ => format!("{seconds:.2} s"),
+    }
 }
 
 /// Dense ids as `0-3`.

@@ -11,8 +11,9 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use spmd_run::hlo::{HloModule, Program};
 use spmd_run::host_array::Fill;
-use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, Runtime, RuntimeError, StepTimes, World};
-use spmd_run::{launch, plugins};
+use spmd_run::launch::{self, phase};
+use spmd_run::runtime::{DataPlaneOptions, Executable, Plan, RuntimeError, StepTimes, World};
+use spmd_run::trace;
 
 use super::job::JobOptions;
 use super::program::{ProgramOptions, load_plugin};
@@ -176,7 +177,10 @@ impl Options {
 
     /// The program, and the job that it makes.
     fn prepare(&self, bytes: &[u8], processes: u32) -> Result<(Plan, Program), Failure> {
-        let (program, _) = self.program.load(bytes)?;
+        let (program, _) = {
+            let _phase = trace::phase("parse");
+            self.program.load(bytes)?
+        };
         let counts = self.program.counts(&program, bytes, || load_plugin(self.job.plugin.as_deref()))?;
         let plan = self.program.plan(&program, counts, processes, self.job.devices_per_process())?;
         if let Program::Hlo(HloModule { elided_constants, .. }) = &program
@@ -209,11 +213,10 @@ impl Options {
         bytes: &[u8],
         mine: Option<(Plan, Program)>,
     ) -> Result<u8, Failure> {
-        let plugin = plugins::find(self.job.plugin.as_deref())?;
         let (plan, program) = mine.unzip();
         let (plan, steps) =
             world.from_first("plan", || Ok::<_, RuntimeError>((plan.ok_or(RuntimeError::NoProgram)?, self.steps())))?;
-        let runtime = Runtime::open(world, &plugin.path, plan.devices_per_process, data_plane)?;
+        let runtime = self.job.open(world, data_plane, Some(plan.devices_per_process))?;
         let executable =
             Executable::compile(&runtime, plan, program).map_err(|error| self.program.failure(bytes, error))?;
         let is_first = runtime.world().process_index() == 0;
@@ -229,6 +232,7 @@ impl Options {
         runtime.world().agree("arguments", &facts)?;
         let mut arguments = executable.load(&arrays)?;
         drop(arrays);
+        phase::expect_steps(u64::from(steps.warmup) + u64::from(steps.repeat));
         executable.run_steps(&mut arguments, steps.warmup as usize)?;
         let (results, seconds) = executable.run_steps(&mut arguments, steps.repeat as usize)?;
         report.steps =

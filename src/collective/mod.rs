@@ -25,8 +25,11 @@ mod scratch;
 mod spec;
 
 pub use buffer::{Input, Output};
-pub use engine::{Communicator, Limits, Position, ProgramCollectives};
+pub(crate) use engine::ONE_STEP_LIMIT;
+pub use engine::{Algorithm, Communicator, Limits, Position, ProgramCollectives};
 pub use error::CollectiveError;
 pub use group::World;
+pub(crate) use reduce::is_widened;
+pub(crate) use reduction::is_direct;
 pub use repeat::Repeated;
 pub use spec::{ArraySpec, CollectiveKind, CollectiveSpec, ReduceOp};

@@ -133,6 +133,20 @@ pub enum CollectiveKind {
 }
 
 impl CollectiveKind {
+    /// The bus bandwidth as a multiple of the algorithm bandwidth (bytes of the larger buffer of a rank ÷ time), for
+    /// groups of `ranks` ranks: nccl-tests' `doc/PERFORMANCE.md`.
+    pub fn busbw_factor(&self, ranks: usize) -> f64 {
+        let others = ranks.saturating_sub(1) as f64 / ranks.max(1) as f64;
+        match self {
+            CollectiveKind::AllReduce { .. } => 2.0 * others,
+            CollectiveKind::AllGather { .. }
+            | CollectiveKind::ReduceScatter { .. }
+            | CollectiveKind::AllToAll { .. }
+            | CollectiveKind::RaggedAllToAll => others,
+            CollectiveKind::CollectivePermute { .. } | CollectiveKind::CollectiveBroadcast => 1.0,
+        }
+    }
+
     /// XLA's name of the operation.
     pub fn opcode(&self) -> &'static str {
         match self {

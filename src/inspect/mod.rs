@@ -9,6 +9,7 @@ mod cost;
 mod custom_calls;
 mod graph;
 mod participants;
+pub mod simulate;
 mod stage;
 mod traffic;
 mod trip_count;

@@ -60,13 +60,14 @@ const TPU_OLD: [&str; 3] = ["TPU_CHIPS_PER_HOST_BOUNDS", "TPU_HOST_BOUNDS", "TPU
 /// where the environment has one, as schedulers set it.
 pub fn divide(chips: &[u32], processes: u32) -> Result<Vec<Change>, ChipsError> {
     let all = host::chips(Path::new("/"));
-    let count = |vendor| all.iter().filter(|chip| chip.vendor == vendor).count();
-    let (vendor, variable) = match count(Vendor::Google) {
-        0 => (Vendor::Nvidia, CUDA_VISIBLE),
-        _ => (Vendor::Google, TPU_VISIBLE),
-    };
-    let visible = env::var(variable).ok().filter(|visible| !visible.trim().is_empty());
-    divide_among(vendor, count(vendor), visible.as_deref(), chips, processes)
+    let on_bus = |vendor| all.iter().filter(|chip| chip.vendor == vendor).count();
+    let visible = |name| env::var(name).ok().filter(|visible| !visible.trim().is_empty());
+    // In a container the bus may not be seen, and what Ray or Kubernetes gives counts.
+    let is_tpu = on_bus(Vendor::Google) > 0 || on_bus(Vendor::Nvidia) == 0 && visible(TPU_VISIBLE).is_some();
+    let (vendor, variable) = if is_tpu { (Vendor::Google, TPU_VISIBLE) } else { (Vendor::Nvidia, CUDA_VISIBLE) };
+    let visible = visible(variable);
+    let count = on_bus(vendor).max(visible.iter().flat_map(|visible| visible.split(',')).count());
+    divide_among(vendor, count, visible.as_deref(), chips, processes)
 }
 
 fn divide_among(

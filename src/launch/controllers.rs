@@ -16,7 +16,7 @@ use super::environment::{COORDINATOR, COORDINATOR_FD, PHASE_FD, PROCESS_COUNT, P
 use super::job::{LaunchError, failed};
 use super::limits;
 use super::output::Pipe;
-use super::phase::Memory;
+use super::phase::{Memory, Watched};
 use super::printer::Stream;
 use crate::partition::delete_dumps_of;
 use crate::rendezvous::JobToken;
@@ -134,6 +134,11 @@ impl Controllers {
             controllers.0.push(Controller { process_index, child, running: true, phase });
         }
         Ok((controllers, pipes))
+    }
+
+    /// How far each is.
+    pub fn watched(&self) -> Vec<Watched> {
+        self.0.iter().map(|controller| controller.phase.watched()).collect()
     }
 
     pub fn any_running(&self) -> bool {

@@ -26,13 +26,15 @@ pub const PHASE_FD: &str = "SPMD_PHASE_FD";
 pub const RESTART_COUNT: &str = "SPMD_RESTART_COUNT";
 /// Where a launcher on another host has put its input files; see [`shipped`](super::shipped).
 pub const SHIPPED_FILES: &str = "SPMD_SHIPPED_FILES";
-/// The command that runs a command on another host, as [`Hosts::agent`](super::Hosts::agent).
+/// Where other hosts reach a helper's host, by who started it.
+pub const HOST_ADDRESS: &str = "SPMD_HOST_ADDRESS";
+/// The command that runs a command on another host, as of [`By::Ssh`](super::hosts::By::Ssh).
 pub const SSH: &str = "SPMD_SSH";
 
 const PREFIX: &str = "SPMD_";
 /// Variables of test suites, which are nobody else's concern.
 const TEST_PREFIX: &str = "SPMD_TEST_";
-const KNOWN: [&str; 9] = [
+const KNOWN: [&str; 10] = [
     COORDINATOR,
     COORDINATOR_FD,
     PROCESS_INDEX,
@@ -40,6 +42,7 @@ const KNOWN: [&str; 9] = [
     PHASE_FD,
     RESTART_COUNT,
     SHIPPED_FILES,
+    HOST_ADDRESS,
     SSH,
     JobToken::VARIABLE,
 ];
@@ -186,7 +189,7 @@ impl Variables {
                 JobToken::VARIABLE => {
                     variables.token = Some(value.to_string_lossy().parse().map_err(EnvironmentError::Token)?);
                 }
-                RESTART_COUNT | SHIPPED_FILES | SSH => {}
+                RESTART_COUNT | SHIPPED_FILES | HOST_ADDRESS | SSH => {}
                 _ => return Err(EnvironmentError::Unknown { nearest: nearest(&name), name }),
             }
         }
@@ -314,7 +317,7 @@ mod tests {
         let error = read(&[("SPMD_PROCES_INDX", "1")]).unwrap_err();
         insta::assert_snapshot!(error, @"unknown environment variable SPMD_PROCES_INDX: did you mean SPMD_PROCESS_INDEX?");
         let error = read(&[("SPMD_INITIALIZATION", "1")]).unwrap_err();
-        insta::assert_snapshot!(error, @"unknown environment variable SPMD_INITIALIZATION: known are SPMD_COORDINATOR, SPMD_COORDINATOR_FD, SPMD_PROCESS_INDEX, SPMD_PROCESS_COUNT, SPMD_PHASE_FD, SPMD_RESTART_COUNT, SPMD_SHIPPED_FILES, SPMD_SSH, SPMD_JOB_TOKEN");
+        insta::assert_snapshot!(error, @"unknown environment variable SPMD_INITIALIZATION: known are SPMD_COORDINATOR, SPMD_COORDINATOR_FD, SPMD_PROCESS_INDEX, SPMD_PROCESS_COUNT, SPMD_PHASE_FD, SPMD_RESTART_COUNT, SPMD_SHIPPED_FILES, SPMD_HOST_ADDRESS, SPMD_SSH, SPMD_JOB_TOKEN");
         let error = read(&[(PROCESS_COUNT, "four")]).unwrap_err();
         insta::assert_snapshot!(error, @"SPMD_PROCESS_COUNT=four: it must be a whole number");
         let error = read(&[(PROCESS_COUNT, "4"), (PROCESS_INDEX, "0")]).unwrap().place().unwrap_err();

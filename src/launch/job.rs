@@ -9,7 +9,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use super::chips::ChipsError;
-use super::hosts::{HostError, Hosts};
+use super::hosts::{HostError, Hosts, RayError};
 use super::limits::TooMany;
 use super::signals::describe;
 
@@ -33,7 +33,9 @@ pub struct Job {
     pub envs: Vec<(OsString, OsString)>,
     /// How long the others may take to end by themselves after one has failed, before they get SIGTERM.
     pub grace: Duration,
-    /// How long they may take to end after a signal, before they get SIGKILL.
+    /// How long all may take to end, and to save what they have, after the job was sent a signal, before they get SIGKILL.
+    pub stop_timeout: Duration,
+    /// How long the others of one that has failed may take to end after a signal, before they get SIGKILL.
     pub kill_after: Duration,
     /// A folder for what each process prints, in files of its own: `process-0.out`, `process-0.err`, …
     pub log_dir: Option<PathBuf>,
@@ -54,6 +56,7 @@ impl Job {
             args: Vec::new(),
             envs: Vec::new(),
             grace: Duration::from_secs(2),
+            stop_timeout: Duration::from_secs(30),
             kill_after: Duration::from_secs(5),
             log_dir: None,
             max_restarts: 0,
@@ -193,6 +196,9 @@ pub enum LaunchError {
     /// A host on which no controller can be started; those on others have been ended.
     #[error(transparent)]
     Host(#[from] HostError),
+    /// A Ray cluster that gives no hosts.
+    #[error(transparent)]
+    Ray(#[from] RayError),
     /// A controller did not start; those before it have been killed.
     #[error("cannot start process {process_index}, {}: {source}", .program.display())]
     Spawn {

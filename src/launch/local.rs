@@ -1,5 +1,6 @@
 //! A job on this machine.
 
+use std::io::{self, IsTerminal};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use super::controllers::{Controllers, Crew};
 use super::job::{End, Job, LaunchError, failed};
 use super::output::Output;
 use super::printer::{Printer, tags};
+use super::progress::{self, Progress};
 use super::watch::{Ended, Started};
 use crate::rendezvous::JobToken;
 
@@ -19,6 +21,7 @@ pub struct Local {
     controllers: Controllers,
     output: Output,
     printer: Arc<Printer>,
+    _progress: Progress,
 }
 
 impl Local {
@@ -27,7 +30,11 @@ impl Local {
             TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed("open a socket for the coordinator"))?;
         let address = listener.local_addr().map_err(failed("open a socket for the coordinator"))?;
         let token = JobToken::random().map_err(failed("make a job token"))?;
-        let mut printer = Printer::new(tags((0..job.process_count as usize).map(|_| None)));
+        let line = progress::line();
+        // What process 0 printed past us would end up in the line.
+        let shares_output = job.log_dir.is_none() && !(line.is_some() && io::stdout().is_terminal());
+        let tags = tags((0..job.process_count as usize).map(|_| None));
+        let mut printer = Printer::new(tags).above(line.clone());
         if let Some(folder) = &job.log_dir {
             printer.log_to(folder, restarts == 0)?;
         }
@@ -45,14 +52,16 @@ impl Local {
             token: &token,
             restarts,
             shares_input: true,
-            shares_output: job.log_dir.is_none(),
+            shares_output,
         })?;
         let printer = Arc::new(printer);
         let output = {
             let printer = printer.clone();
             Output::start(pipes, move |process, stream, bytes| printer.take(process, stream, bytes))
         };
-        Ok(Self { controllers, output: output.map_err(failed("copy the processes' output"))?, printer })
+        let output = output.map_err(failed("copy the processes' output"))?;
+        let progress = Progress::start(controllers.watched(), line).map_err(failed("start a thread"))?;
+        Ok(Self { controllers, output, printer, _progress: progress })
     }
 }
 

@@ -19,16 +19,17 @@ mod local;
 mod output;
 pub mod phase;
 mod printer;
+mod progress;
 mod settings;
 mod signals;
 mod watch;
 
 pub use chips::ChipsError;
 pub use environment::{ControllerEnv, EnvironmentError, SSH};
-pub use hosts::{Hosts, shipped};
+pub use hosts::{Hosts, RayCluster, RayError, shipped};
 pub use job::{End, Failed, Job, LaunchError, Outcome, PEER_FAILED};
 pub use limits::TooMany;
-pub use settings::Settings;
+pub use settings::{COMPILATION_CACHE, Settings};
 
 use job::failed;
 use local::Local;

@@ -18,6 +18,10 @@ use rustix::mm::{MapFlags, ProtFlags};
 struct Page {
     /// The number of the step that runs, from 1; 0 outside steps.
     step: AtomicU64,
+    /// How many steps there will be; 0 where nobody knows.
+    steps: AtomicU64,
+    /// Whether the process has joined its job.
+    joined: AtomicU8,
     phase: Text<500>,
     collective: Text<128>,
 }
@@ -40,7 +44,13 @@ pub struct Phase {
     pub collective: String,
 }
 
-static OWN: Page = Page { step: AtomicU64::new(0), phase: Text::new(), collective: Text::new() };
+static OWN: Page = Page {
+    step: AtomicU64::new(0),
+    steps: AtomicU64::new(0),
+    joined: AtomicU8::new(0),
+    phase: Text::new(),
+    collective: Text::new(),
+};
 static SHARED: OnceLock<&Page> = OnceLock::new();
 
 fn page() -> &'static Page {
@@ -55,6 +65,16 @@ pub fn enter(phase: &str) {
 /// Says which step of the phase begins, from 1.
 pub fn step(number: u64) {
     page().step.store(number, Ordering::Relaxed);
+}
+
+/// Says that this process has met the others.
+pub fn joined() {
+    page().joined.store(1, Ordering::Relaxed);
+}
+
+/// Says how many steps there will be in all.
+pub fn expect_steps(count: u64) {
+    page().steps.store(count, Ordering::Relaxed);
 }
 
 /// Says which collective of the step begins. One thread at a time.
@@ -144,6 +164,11 @@ impl Memory {
         Ok(Self { file, page })
     }
 
+    /// How far the controller is, to be looked at also when this is gone.
+    pub(super) fn watched(&self) -> Watched {
+        Watched(self.page)
+    }
+
     /// What the controller did last; `None` if it has said nothing.
     pub(super) fn read(&self) -> Option<String> {
         let Phase { text, step, collective } = self.page.read();
@@ -153,6 +178,25 @@ impl Memory {
             step if collective.is_empty() => Some(format!("{text}, step {step}")),
             step => Some(format!("{text}, last in {collective}, step {step}")),
         }
+    }
+}
+
+/// How far a controller is.
+#[derive(Clone, Copy)]
+pub(super) struct Watched(&'static Page);
+
+impl Watched {
+    pub fn now(self) -> Phase {
+        self.0.read()
+    }
+
+    pub fn has_joined(self) -> bool {
+        self.0.joined.load(Ordering::Relaxed) != 0
+    }
+
+    /// How many steps there will be, if it has said so.
+    pub fn steps(self) -> Option<u64> {
+        Some(self.0.steps.load(Ordering::Relaxed)).filter(|steps| *steps > 0)
     }
 }
 

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 
 use super::job::LaunchError;
@@ -30,18 +31,33 @@ impl Stream {
 pub struct Printer {
     voices: Vec<Mutex<[Voice; 2]>>,
     has_results: bool,
+    /// The line that what is printed has to go around.
+    line: Option<ProgressBar>,
 }
 
 impl Printer {
     /// For processes with these tags, which are empty for lines without.
     pub fn new(tags: impl IntoIterator<Item = String>) -> Self {
         let voice = |tag: String| Mutex::new(Stream::BOTH.map(|_| Voice { lines: Lines::new(tag.clone()), log: None }));
-        Self { voices: tags.into_iter().map(voice).collect(), has_results: true }
+        Self { voices: tags.into_iter().map(voice).collect(), has_results: true, line: None }
     }
 
     /// For processes none of which has results to print.
     pub fn without_results(self) -> Self {
         Self { has_results: false, ..self }
+    }
+
+    /// For a terminal that has this line below what is printed.
+    pub fn above(self, line: Option<ProgressBar>) -> Self {
+        Self { line, ..self }
+    }
+
+    /// Prints something while the line is away.
+    fn print(&self, print: impl FnOnce()) {
+        match &self.line {
+            Some(line) => line.suspend(print),
+            None => print(),
+        }
     }
 
     /// Writes what each process prints to files of its own as well, behind what they have already unless `anew`.
@@ -68,9 +84,10 @@ impl Printer {
             let _ = log.write_all(bytes);
         }
         if self.has_results && process == 0 && stream == Stream::Out {
-            let mut stdout = io::stdout().lock();
-            let _ = stdout.write_all(bytes).and_then(|()| stdout.flush());
-            return;
+            return self.print(|| {
+                let mut stdout = io::stdout().lock();
+                let _ = stdout.write_all(bytes).and_then(|()| stdout.flush());
+            });
         }
         let mut text = Vec::new();
         if bytes.is_empty() {
@@ -78,7 +95,11 @@ impl Printer {
         } else {
             voice.lines.push(bytes, &mut text);
         }
-        let _ = io::stderr().lock().write_all(&text);
+        if !text.is_empty() {
+            self.print(|| {
+                let _ = io::stderr().lock().write_all(&text);
+            });
+        }
     }
 
     /// What a process said in the end, if anything.

@@ -1,10 +1,12 @@
 //! Options of `spmd-run` that reach programs which join a job by themselves.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::environment::EnvironmentError;
 use crate::rendezvous::Tls;
+use crate::trace::Files;
 
 /// The number of devices that each process makes.
 pub const DEVICES_PER_PROCESS: &str = "SPMD_DEVICES_PER_PROCESS";
@@ -12,6 +14,8 @@ pub const DEVICES_PER_PROCESS: &str = "SPMD_DEVICES_PER_PROCESS";
 pub const SLICES: &str = "SPMD_SLICES";
 /// The plugin's name or path.
 pub const PLUGIN: &str = "SPMD_PLUGIN";
+/// The folder with executables of earlier jobs.
+pub const COMPILATION_CACHE: &str = "SPMD_COMPILATION_CACHE";
 /// Seconds until all processes must have joined.
 pub const RENDEZVOUS_TIMEOUT: &str = "SPMD_RENDEZVOUS_TIMEOUT";
 /// Seconds that a process waits for the others.
@@ -20,9 +24,14 @@ pub const STALL_TIMEOUT: &str = "SPMD_STALL_TIMEOUT";
 /// That connections are encrypted: with certificates made of the job's token (`job`), or those in a folder.
 pub const TLS: &str = "SPMD_TLS";
 const TLS_OF_TOKEN: &str = "job";
+/// Where process 0 writes the job's trace.
+pub const TRACE: &str = "SPMD_TRACE";
+/// Where process 0 writes the report on it.
+pub const REPORT: &str = "SPMD_REPORT";
 
 /// All of them.
-pub(super) const NAMES: [&str; 6] = [DEVICES_PER_PROCESS, SLICES, PLUGIN, RENDEZVOUS_TIMEOUT, STALL_TIMEOUT, TLS];
+pub(super) const NAMES: [&str; 9] =
+    [DEVICES_PER_PROCESS, SLICES, PLUGIN, COMPILATION_CACHE, RENDEZVOUS_TIMEOUT, STALL_TIMEOUT, TLS, TRACE, REPORT];
 
 /// What the user said to `spmd-run`, for a program that joins the job by itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,12 +42,16 @@ pub struct Settings {
     pub slices: Option<u32>,
     /// `--plugin`
     pub plugin: Option<String>,
+    /// `--compilation-cache`
+    pub compilation_cache: Option<PathBuf>,
     /// `--rendezvous-timeout`
     pub rendezvous_timeout: Duration,
     /// `--stall-timeout`
     pub stall_timeout: Duration,
     /// `--tls`
     pub tls: Option<Tls>,
+    /// `--trace` and `--report`
+    pub files: Files,
 }
 
 impl Default for Settings {
@@ -47,9 +60,11 @@ impl Default for Settings {
             devices_per_process: None,
             slices: None,
             plugin: None,
+            compilation_cache: None,
             rendezvous_timeout: Duration::from_secs(300),
             stall_timeout: Duration::from_secs(600),
             tls: None,
+            files: Files::default(),
         }
     }
 }
@@ -64,7 +79,10 @@ impl Settings {
     }
 
     fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, EnvironmentError> {
-        let mut settings = Settings { plugin: variable(PLUGIN), ..Settings::default() };
+        let compilation_cache = variable(COMPILATION_CACHE).map(PathBuf::from);
+        let file = |name| variable(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let files = Files { trace: file(TRACE), report: file(REPORT) };
+        let mut settings = Settings { plugin: variable(PLUGIN), compilation_cache, files, ..Settings::default() };
         for (name, place) in [(DEVICES_PER_PROCESS, &mut settings.devices_per_process), (SLICES, &mut settings.slices)]
         {
             let Some(count) = variable(name) else { continue };
@@ -90,6 +108,7 @@ impl Settings {
         let counts = [(DEVICES_PER_PROCESS, self.devices_per_process), (SLICES, self.slices)];
         let counts = counts.into_iter().filter_map(|(name, count)| Some((name, count?.to_string().into())));
         let plugin = self.plugin.clone().map(|plugin| (PLUGIN, plugin.into()));
+        let cache = self.compilation_cache.clone().map(|folder| (COMPILATION_CACHE, folder.into()));
         let seconds = |limit: Duration| limit.as_secs_f64().to_string().into();
         let limits =
             [(RENDEZVOUS_TIMEOUT, seconds(self.rendezvous_timeout)), (STALL_TIMEOUT, seconds(self.stall_timeout))];
@@ -97,7 +116,9 @@ impl Settings {
             Tls::OfToken => TLS_OF_TOKEN.into(),
             Tls::OfFolder(folder) => folder.into(),
         });
-        counts.chain(plugin).chain(limits).chain(tls.map(|tls| (TLS, tls))).collect()
+        let files = [(TRACE, &self.files.trace), (REPORT, &self.files.report)];
+        let files = files.into_iter().filter_map(|(name, path)| Some((name, path.clone()?.into())));
+        counts.chain(plugin).chain(cache).chain(limits).chain(tls.map(|tls| (TLS, tls))).chain(files).collect()
     }
 }
 
@@ -117,9 +138,11 @@ mod tests {
             devices_per_process: Some(2),
             slices: Some(2),
             plugin: Some("cpu".to_owned()),
+            compilation_cache: Some("executables".into()),
             rendezvous_timeout: Duration::from_millis(1500),
             stall_timeout: Duration::from_secs(7),
             tls: Some(Tls::OfFolder("certificates".into())),
+            files: Files { trace: Some("run.json".into()), report: Some("run.html".into()) },
         };
         let variables: HashMap<&str, OsString> = settings.to_env().into_iter().collect();
         let read = Settings::read(|name| variables.get(name)?.clone().into_string().ok()).unwrap();

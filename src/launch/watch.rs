@@ -119,7 +119,7 @@ impl<S: Started> Watch<'_, S> {
             } else if let Some(signal) = Signal::from_named_raw(number) {
                 self.started.signal(signal);
                 if !matches!(self.ending, Ending::Told(_) | Ending::Killed(_)) {
-                    self.ending = Ending::Told(Instant::now() + self.job.kill_after);
+                    self.ending = Ending::Told(Instant::now() + self.job.stop_timeout);
                 }
             }
         }

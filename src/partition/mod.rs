@@ -17,6 +17,7 @@ use buffa::Message;
 
 pub use counts::{CountSource, Counts, Found, find_counts, is_partitioned, program_counts, uses_shardy};
 pub use dump::delete_dumps_of;
+pub use signature::{Signature, compiled_module, signature_of_compiled};
 pub use stablehlo::to_stablehlo;
 
 use crate::hlo::{HloModule, ModuleConfig, Program};
@@ -76,6 +77,12 @@ pub enum Error {
     /// A sharding that makes no sense.
     #[error(transparent)]
     Sharding(#[from] ShardingError),
+    /// The plugin sees all processes, and does not tell how arguments and results lie on their devices.
+    #[error(
+        "the plugin does not show the program that it compiled, so nobody knows how arguments and results of StableHLO lie on \
+         the devices: give the program as HLO"
+    )]
+    NoShardings,
     /// Shardings, parameters and results do not fit together.
     #[error("{0}")]
     Malformed(String),
@@ -103,11 +110,11 @@ pub fn partition(plugin: &Plugin, program: &Program, replicas: i64, partitions: 
         ..HloModule::default()
     };
     if is_partitioned(global) {
-        let (parameters, results) = signature::of_partitioned(&global.proto)?;
+        let Signature { parameters, results } = signature::of_partitioned(&global.proto)?;
         return Ok(Partitioned { module, parameters, results });
     }
     if partitions == 1 {
-        let (parameters, results) = signature::of_whole(&global.proto)?;
+        let Signature { parameters, results } = signature::of_whole(&global.proto);
         return Ok(Partitioned { module, parameters, results });
     }
     let options = CompileOptions {
@@ -124,7 +131,7 @@ pub fn partition(plugin: &Plugin, program: &Program, replicas: i64, partitions: 
     };
     let dump = Dump::of_compilation(plugin, &program_bytes(program), options, PARTITIONING)?;
     module.proto = dump.module("after_spmd-partitioning", "module after partitioning")?;
-    let (parameters, results) = signature::of_dump(&global.proto, &module.proto)?;
+    let Signature { parameters, results } = signature::of_dump(&global.proto, &module.proto)?;
     Ok(Partitioned { module, parameters, results })
 }
 

@@ -1,20 +1,76 @@
 //! Shapes and shardings of a program's global arguments and results.
 
 use super::{Error, GlobalArg};
-use crate::hlo::shape;
+use crate::hlo::{self, HloModule, Program, shape};
 use crate::mesh::HloSharding;
+use crate::pjrt::LoadedExecutable;
 use crate::proto::op_sharding::Type;
-use crate::proto::{HloComputationProto, HloModuleProto, OpSharding, ShapeProto};
+use crate::proto::{HloComputationProto, HloInstructionProto, HloModuleProto, OpSharding, ShapeProto};
 
-type Signature = (Vec<GlobalArg>, Vec<GlobalArg>);
+/// The global arguments and results of a program, tuples flattened.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Signature {
+    /// The arguments.
+    pub parameters: Vec<GlobalArg>,
+    /// The results.
+    pub results: Vec<GlobalArg>,
+}
 
 /// Of a program for one partition: every device has all of it.
-pub(super) fn of_whole(module: &HloModuleProto) -> Result<Signature, Error> {
+pub(super) fn of_whole(module: &HloModuleProto) -> Signature {
     let whole = |shape: &ShapeProto| GlobalArg { shape: shape.clone(), sharding: OpSharding::default() };
     let program = &module.host_program_shape;
     let parameters = program.parameters.iter().flat_map(|shape| shape::leaves(shape)).map(whole).collect();
     let results = shape::leaves(&program.result).into_iter().map(whole).collect();
-    Ok((parameters, results))
+    Signature { parameters, results }
+}
+
+/// The module that a plugin made of a program, where it shows it.
+pub fn compiled_module(executable: &LoadedExecutable) -> Option<HloModule> {
+    let (code, format) = executable.optimized_program().inspect_err(|error| tracing::debug!("{error}")).ok()?;
+    match hlo::load(&code, &format) {
+        Ok(Program::Hlo(module)) => Some(module),
+        _ => None,
+    }
+}
+
+/// Of a program that a plugin partitioned while it compiled it. The shardings are those of the partitioner, which the
+/// compiled module tells; of plugins that do not show that, those of the global program count.
+///
+/// Of StableHLO, for which `global` is `None`, the shapes are what the shards add up to: exact where these are even, as JAX
+/// has them.
+///
+/// # Errors
+/// The plugin does not show what it made of StableHLO, or what it shows does not fit.
+pub fn signature_of_compiled(
+    compiled: Option<&HloModule>,
+    global: Option<&HloModule>,
+    partitions: i64,
+) -> Result<Signature, Error> {
+    if partitions == 1 {
+        return global.or(compiled).map(|module| of_whole(&module.proto)).ok_or(Error::NoShardings);
+    }
+    let compiled = compiled.filter(|module| module.proto.spmd_output_sharding.is_set());
+    match (global, compiled) {
+        (Some(global), Some(compiled)) => of_dump(&global.proto, &compiled.proto),
+        (None, Some(compiled)) => of_partitioned(&compiled.proto),
+        (Some(global), None) => of_declared(&global.proto),
+        (None, None) => Err(Error::NoShardings),
+    }
+}
+
+/// As the global program declares it; XLA replicates what has no sharding.
+fn of_declared(global: &HloModuleProto) -> Result<Signature, Error> {
+    let entry = entry(global).map(|entry| &entry.instructions[..]).unwrap_or_default();
+    let program = &global.host_program_shape;
+    let mut parameters = Vec::new();
+    for (number, shape) in (0..).zip(&program.parameters) {
+        let parameter = entry.iter().find(|it| it.opcode == "parameter" && it.parameter_number == number);
+        let sharding = parameter.and_then(|it| it.sharding.as_option()).cloned().unwrap_or_default();
+        parameters.extend(leaves(shape, &sharding)?);
+    }
+    let root = root(global).and_then(|root| root.sharding.as_option()).cloned().unwrap_or_default();
+    Ok(Signature { parameters, results: leaves(&program.result, &root)? })
 }
 
 /// Of a program that XLA just partitioned: the shapes are the global program's, the shardings the partitioner's.
@@ -26,7 +82,7 @@ pub(super) fn of_dump(global: &HloModuleProto, partitioned: &HloModuleProto) -> 
         parameters.extend(leaves(shape, sharding)?);
     }
     let output = partitioned.spmd_output_sharding.as_option().cloned().unwrap_or_default();
-    Ok((parameters, leaves(&program.result, &output)?))
+    Ok(Signature { parameters, results: leaves(&program.result, &output)? })
 }
 
 /// Of a program that was partitioned before: the global shapes are what the shards add up to.
@@ -39,13 +95,12 @@ pub(super) fn of_partitioned(module: &HloModuleProto) -> Result<Signature, Error
     for (shape, sharding) in program.parameters.iter().zip(&shardings) {
         parameters.extend(leaves(shape, sharding)?);
     }
-    let root = entry(module).and_then(|entry| entry.instructions.iter().find(|it| it.id == entry.root_id));
-    let output = module.spmd_output_sharding.as_option().or_else(|| root?.sharding.as_option());
+    let output = module.spmd_output_sharding.as_option().or_else(|| root(module)?.sharding.as_option());
     let mut results = leaves(&program.result, &output.cloned().unwrap_or_else(per_device))?;
     for shard in parameters.iter_mut().chain(&mut results) {
         grow(shard)?;
     }
-    Ok((parameters, results))
+    Ok(Signature { parameters, results })
 }
 
 /// The sharding of each parameter; parameters that none is known of are whole on each device.
@@ -71,6 +126,10 @@ fn parameter_shardings(module: &HloModuleProto, count: usize) -> Result<Vec<OpSh
 
 fn entry(module: &HloModuleProto) -> Option<&HloComputationProto> {
     module.computations.iter().find(|computation| computation.id == module.entry_computation_id)
+}
+
+fn root(module: &HloModuleProto) -> Option<&HloInstructionProto> {
+    entry(module).and_then(|entry| entry.instructions.iter().find(|it| it.id == entry.root_id))
 }
 
 fn per_device() -> OpSharding {

@@ -72,7 +72,7 @@ ENTRY main {
   q = f32[3] parameter(1)
   ROOT out = (f32[2,8], f32[3]) tuple(p, q)
 }";
-    let (parameters, results) = signature::of_partitioned(&parse(text).proto).unwrap();
+    let Signature { parameters, results } = signature::of_partitioned(&parse(text).proto).unwrap();
     let dims = |args: &[GlobalArg]| args.iter().map(|arg| arg.shape.dimensions.clone()).collect::<Vec<_>>();
     assert_eq!(dims(&parameters), [vec![8, 8], vec![3]]);
     assert_eq!(dims(&results), [vec![2, 8], vec![3]]);
@@ -86,6 +86,6 @@ ENTRY main {
   p = (f32[4], (s32[], f32[2])) parameter(0)
   ROOT q = (s32[], f32[2]) get-tuple-element(p), index=1
 }";
-    let (parameters, results) = signature::of_whole(&parse(text).proto).unwrap();
+    let Signature { parameters, results } = signature::of_whole(&parse(text).proto);
     assert_eq!((parameters.len(), results.len()), (3, 2));
 }

@@ -266,6 +266,23 @@ impl Client {
         unsafe { LoadedExecutable::from_raw(executable, self.clone()) }
     }
 
+    /// Loads what [`LoadedExecutable::serialize`] gave, for the devices that it was compiled for. The bytes are trusted:
+    /// plugins run what they find in them.
+    pub fn load(&self, serialized: &[u8]) -> Result<LoadedExecutable> {
+        // SAFETY: the client is live; the bytes live through the call, which only reads them.
+        let args = unsafe {
+            self.plugin().call::<ffi::ExecutableDeserializeAndLoad>(|args| {
+                args.client = self.0.raw.ptr.as_ptr();
+                args.bytes = serialized.as_ptr().cast();
+                args.bytes_size = serialized.len();
+            })
+        }?;
+        let loaded =
+            NonNull::new(args.loaded).ok_or_else(|| no_handle("PJRT_Executable_DeserializeAndLoad", "executable"))?;
+        // SAFETY: a new executable of this client.
+        unsafe { LoadedExecutable::from_raw(loaded, self.clone()) }
+    }
+
     /// Copies an array from host memory to a device, where it gets the default layout. `data` may be reused as soon as
     /// this returns.
     ///

@@ -378,6 +378,25 @@ impl LoadedExecutable {
         Ok((code, format))
     }
 
+    /// The compiled program as bytes, for [`Client::load`](super::Client::load) of the same plugin on a machine of the same
+    /// kind. Not every plugin can.
+    pub fn serialize(&self) -> Result<Vec<u8>> {
+        let executable = self.handles.executable()?;
+        let plugin = self.client().plugin();
+        // SAFETY: the executable is live.
+        let args = unsafe {
+            plugin.call::<ffi::ExecutableSerialize>(|args| args.executable = executable.as_ptr().cast_const())
+        }?;
+        // SAFETY: bytes that live until their deleter is called, once.
+        unsafe {
+            let bytes = borrow(args.bytes.cast::<u8>(), args.bytes_size).to_vec();
+            if let Some(delete) = args.deleter {
+                delete(args.serialized);
+            }
+            Ok(bytes)
+        }
+    }
+
     /// With a null `code` asks only for the size.
     fn read_optimized_program(&self, program: &mut ffi::Program) -> Result<()> {
         let executable = self.handles.executable()?;

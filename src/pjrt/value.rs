@@ -31,6 +31,18 @@ impl Value {
         }
     }
 
+    /// The value that text stands for: `true` or `false`, a whole number, whole numbers with commas between, another number, or
+    /// else text. A create option that XLA knows gets its type.
+    pub fn parse(name: &str, text: &str) -> Value {
+        let ints = || text.split(',').map(|int| int.trim().parse().ok()).collect::<Option<Vec<i64>>>();
+        match (text.parse(), text.parse(), text.parse()) {
+            (Ok(flag), ..) => Value::Bool(flag),
+            (_, Ok(number), _) if !matches!(name, "visible_devices" | "memory_fraction") => Value::Int(number),
+            (_, _, Ok(number)) if name != "visible_devices" => Value::Float(number),
+            _ => ints().map_or_else(|| Value::String(text.to_owned()), Value::IntList),
+        }
+    }
+
     /// The number, if it is a float or an integer.
     pub fn as_float(&self) -> Option<f64> {
         match self {
@@ -131,6 +143,16 @@ fn to_named_value(name: &str, value: &Value) -> ffi::NamedValue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_get_the_types_that_xla_asks_for() {
+        assert_eq!(Value::parse("preallocate", "false"), Value::Bool(false));
+        assert_eq!(Value::parse("memory_fraction", "1"), Value::Float(1.0));
+        assert_eq!(Value::parse("collective_memory_size", "1024"), Value::Int(1024));
+        assert_eq!(Value::parse("visible_devices", "3"), Value::IntList(vec![3]));
+        assert_eq!(Value::parse("visible_devices", "0, 2"), Value::IntList(vec![0, 2]));
+        assert_eq!(Value::parse("allocator", "cuda_async"), Value::String("cuda_async".to_owned()));
+    }
 
     #[test]
     fn named_values_survive_the_c_form() {

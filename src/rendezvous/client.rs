@@ -14,17 +14,21 @@ use crate::channel::{Identity, Reader, Writer};
 use super::connect::{Connection, JOIN_CALL, connect, own_address};
 use super::coordinator::{Coordinator, CoordinatorOptions};
 use super::error::{JoinError, RendezvousError};
+use super::estate::Estate;
 use super::handshake::Key;
 use super::progress::Progress;
 use super::reach::is_cut_off;
 use super::report::{Abort, Seconds};
 use super::wire::{Body, Decoder, MAX_NAME, Request, Response, encode_head, split_contributions};
 use super::{Heartbeat, JobId, JoinOptions, MAX_VALUE_BYTES};
+use crate::trace::{self, ClockSample};
 
 /// How much longer than its own limit a call waits for the coordinator to say that the limit is over.
 const ANSWER_MARGIN: Duration = Duration::from_secs(10);
 /// How long `abort` waits until everyone has been told.
 const ABORT_LIMIT: Duration = Duration::from_secs(2);
+/// How often the coordinator is asked for the time; the fastest answer counts.
+const PINGS: usize = 16;
 const CHUNK: usize = 64 << 10;
 
 /// A process's membership in its job. All methods can be called from many threads at once; waits do not disturb each
@@ -40,6 +44,7 @@ pub struct Rendezvous {
     link: Arc<Link>,
     reader: Mutex<Option<JoinHandle<()>>>,
     coordinator: Mutex<Option<Coordinator>>,
+    estate: Arc<Estate>,
 }
 
 impl Rendezvous {
@@ -55,6 +60,7 @@ impl Rendezvous {
             )));
         }
         let identity = options.tls.as_ref().map(|tls| tls.identity(options.token.as_ref())).transpose()?;
+        let estate = Arc::new(Estate::default());
         let mut address = options.coordinator.clone();
         let coordinator = match options.host_coordinator.take() {
             None => None,
@@ -83,6 +89,7 @@ impl Rendezvous {
                         expected_hosts: std::mem::take(&mut options.expected_hosts),
                         metrics: options.metrics.take(),
                         live: options.live,
+                        estate: estate.clone(),
                     },
                 )?)
             }
@@ -124,6 +131,7 @@ impl Rendezvous {
             link,
             reader: Mutex::new(Some(reader)),
             coordinator: Mutex::new(coordinator),
+            estate,
         };
         let left = deadline.saturating_duration_since(Instant::now()) + ANSWER_MARGIN;
         match rendezvous.link.answer(JOIN_CALL, &welcome, left) {
@@ -207,6 +215,40 @@ impl Rendezvous {
         }
     }
 
+    /// How this process's clock ([`trace::now`]) relates to the coordinator's, which is that of process 0.
+    pub fn compare_clocks(&self) -> Result<ClockSample, RendezvousError> {
+        let ping = || {
+            let asked = trace::now();
+            match self.call(Request::Clock, &[], Duration::ZERO)? {
+                (Response::Clock(theirs), _) => Ok(ClockSample::of_ping(asked, trace::now(), theirs)),
+                (other, _) => Err(unmet(other)),
+            }
+        };
+        let mut best = ping()?;
+        for _ in 1..PINGS {
+            best = Some(ping()?).filter(|next| next.error < best.error).unwrap_or(best);
+        }
+        Ok(best)
+    }
+
+    /// Leaves something for process 0 to read with [`inheritance`](Self::inheritance), also when the job has been stopped.
+    /// Returns when the coordinator has it, or after this time with an error.
+    pub fn bequeath(&self, value: &[u8], limit: Duration) -> Result<(), RendezvousError> {
+        if value.len() > MAX_VALUE_BYTES {
+            return Err(too_long(value.len()));
+        }
+        match self.link.exchange(&Request::Bequeath, value, limit, true)? {
+            (Response::Done, _) => Ok(()),
+            (other, _) => Err(unmet(other)),
+        }
+    }
+
+    /// What the other processes have left, on process 0, once all that are connected have left something or this time is
+    /// over.
+    pub fn inheritance(&self, limit: Duration) -> Vec<Vec<u8>> {
+        self.estate.take(limit).into_iter().map(Arc::unwrap_or_clone).collect()
+    }
+
     /// Stops the job on all processes: every wait ends with this reason. Returns when they have been told, or after
     /// two seconds.
     pub fn abort(&self, reason: &str) {
@@ -256,10 +298,7 @@ impl Rendezvous {
 
     fn call(&self, request: Request, body: &[u8], wait: Duration) -> Result<(Response, Body), RendezvousError> {
         if body.len() > MAX_VALUE_BYTES {
-            return Err(RendezvousError::Rejected(format!(
-                "a value of {} bytes is too long: the limit is {MAX_VALUE_BYTES}",
-                body.len()
-            )));
+            return Err(too_long(body.len()));
         }
         self.link.call_within(&request, body, wait.saturating_add(ANSWER_MARGIN))
     }
@@ -321,10 +360,21 @@ impl Link {
     }
 
     fn call_within(&self, request: &Request, body: &[u8], limit: Duration) -> Result<Answer, RendezvousError> {
+        self.exchange(request, body, limit, false)
+    }
+
+    /// One call, if none has failed before or else `in_any_case`.
+    fn exchange(
+        &self,
+        request: &Request,
+        body: &[u8],
+        limit: Duration,
+        in_any_case: bool,
+    ) -> Result<Answer, RendezvousError> {
         let (sender, receiver) = sync_channel(1);
         let call = {
             let mut calls = self.calls();
-            if let Some(ended) = &calls.ended {
+            if let Some(ended) = calls.ended.as_ref().filter(|_| !in_any_case) {
                 return Err(ended.clone());
             }
             let call = calls.next;
@@ -343,6 +393,11 @@ impl Link {
             tracing::debug!("cannot write to the coordinator: {error}");
             // A frame cut short ends the connection. The reader finds out, and also what the coordinator said last.
             let _ = self.closer.shutdown(Shutdown::Both);
+            let mut calls = self.calls();
+            if let Some(ended) = calls.ended.clone() {
+                calls.waiting.remove(&call);
+                return Err(ended);
+            }
         }
         self.answer(call, &receiver, limit)
     }
@@ -467,6 +522,10 @@ fn unmet(response: Response) -> RendezvousError {
         Response::Rejected(reason) => RendezvousError::Rejected(reason),
         _ => out_of_turn(),
     }
+}
+
+fn too_long(bytes: usize) -> RendezvousError {
+    RendezvousError::Rejected(format!("a value of {bytes} bytes is too long: the limit is {MAX_VALUE_BYTES}"))
 }
 
 fn named(what: &str, name: &str) -> Result<String, RendezvousError> {

@@ -29,6 +29,7 @@ mod client;
 mod connect;
 mod coordinator;
 mod error;
+mod estate;
 mod handshake;
 mod local;
 mod progress;

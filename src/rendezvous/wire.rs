@@ -16,7 +16,7 @@ use super::progress::Progress;
 use super::report::{Abort, Missing};
 
 /// The version of handshake, messages and frames together.
-pub const PROTOCOL: u16 = 2;
+pub const PROTOCOL: u16 = 3;
 /// The most bytes a frame's body may have.
 pub const MAX_BODY: usize = 1 << 30;
 /// The most bytes a key or a name may have.
@@ -65,6 +65,10 @@ pub enum Request {
     Goodbye {
         timeout: Duration,
     },
+    /// What the coordinator's clock says.
+    Clock,
+    /// The body is for process 0 to read in the end. It is taken also when the job has been stopped.
+    Bequeath,
 }
 
 /// The first message of a process.
@@ -98,6 +102,8 @@ pub enum Response {
     KeyMissing,
     Rejected(String),
     Abort(Abort),
+    /// Nanoseconds of [`trace::now`](crate::trace::now).
+    Clock(u64),
 }
 
 /// A message with its call number and body.

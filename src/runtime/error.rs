@@ -61,6 +61,18 @@ pub enum RuntimeError {
     Listen { source: std::io::Error },
     #[error("the job asks for {asked} devices per process, this host has {found}: try --devices-per-process {found}")]
     LocalDevices { asked: u32, found: usize },
+    #[error("{source}: {advice}")]
+    NoDevices { source: pjrt::Error, advice: &'static str },
+    #[error(
+        "the plugin for {platform} sees {seen} devices, the job's {processes} processes have {count}: one program cannot run on \
+         devices that the plugin does not see; were processes started with parts of other jobs' variables?"
+    )]
+    PartialView { platform: String, seen: usize, count: usize, processes: usize },
+    #[error(
+        "the program was partitioned before, and plugins that see all processes partition it by themselves: give the \
+         program as it was before"
+    )]
+    PartitionedBefore,
     #[error("argument {index}: {source}")]
     Step { index: usize, source: StepError },
     #[error("an argument lies on the devices of another runtime")]
@@ -70,6 +82,8 @@ pub enum RuntimeError {
          partitions"
     )]
     Replicas(u32),
+    #[error("{}: executables cannot be kept there: {source}", .folder.display())]
+    CompilationCache { folder: std::path::PathBuf, source: std::io::Error },
     #[error("cannot catch SIGTERM: {source}")]
     Signal { source: std::io::Error },
     #[error("cannot agree on a step at which to save before the job is taken away: {0}")]
@@ -112,8 +126,8 @@ impl RuntimeError {
     /// Whether the failure is another process's or the rendezvous's rather than this program's.
     pub fn is_of_peer(&self) -> bool {
         match self {
-            RuntimeError::World(_)
-            | RuntimeError::Mesh(_)
+            RuntimeError::World(error) => !matches!(error, WorldError::Write(_)),
+            RuntimeError::Mesh(_)
             | RuntimeError::Topology(_)
             | RuntimeError::Disagreement(_)
             | RuntimeError::OtherProgram(_)

@@ -18,14 +18,18 @@ use crate::mesh::HloSharding;
 use crate::partition;
 use crate::pjrt::{Buffer, Device, ErrorCode, ExecuteOptions, LoadedExecutable};
 use crate::proto;
+use crate::trace::{self, Event};
 
 use super::arrays::{self, Arguments, GlobalArray, JobLayout, Place};
+use super::native::{self, GlobalProgram};
 use super::pipeline::{CompilerInput, Pipeline};
-use super::{Plan, Runtime, RuntimeError, bridge};
+use super::{Plan, Runtime, RuntimeError, bridge, compilation};
 
 /// A program compiled for the devices of a job. Every process holds one, and all call it in the same order.
 pub struct Executable<'a> {
     runtime: &'a Runtime,
+    /// The same on every process.
+    id: u64,
     layout: JobLayout,
     /// Global id of this process's first device.
     first_device: u32,
@@ -91,7 +95,7 @@ struct Prepared {
     unknown: Vec<UnknownTarget>,
     /// The program takes its arguments as one tuple.
     tupled: bool,
-    /// Arguments whose memory results take.
+    /// Arguments whose memory results take. A plugin that partitions by itself tells this later, as what follows.
     donated: Vec<usize>,
     parameters: Vec<PreparedArray>,
     results: Vec<PreparedArray>,
@@ -103,6 +107,8 @@ enum PreparedModule {
     Whole,
     /// A serialized module for the devices of any one process.
     Lowered(Vec<u8>),
+    /// The program as it is, for a plugin that sees the devices of all processes.
+    Global(GlobalProgram),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -118,45 +124,42 @@ impl<'a> Executable<'a> {
     pub fn compile(runtime: &'a Runtime, plan: Plan, mut program: Option<Program>) -> Result<Self, RuntimeError> {
         let id = runtime.next_program();
         let start = Instant::now();
+        let phase =
+            trace::phase(if runtime.process_index() == 0 { "prepare" } else { "wait for process 0 to prepare" });
         let prepared = runtime.world.from_first(&format!("program/{id}"), || {
             prepare(runtime, plan, program.as_mut().ok_or(RuntimeError::NoProgram)?)
         })?;
+        drop(phase);
         let prepared_after = start.elapsed();
-        let input = match (&prepared.module, &program) {
-            (PreparedModule::Whole, Some(program)) => CompilerInput::whole(program, plan),
-            (PreparedModule::Whole, None) => return Err(RuntimeError::NoProgram),
-            (PreparedModule::Lowered(module), _) => {
-                bridge::register(runtime.client.plugin())?;
-                CompilerInput::lowered(module.clone(), plan, runtime.world.limit())
-            }
-        };
-        library_calls::register(runtime.client.plugin(), prepared.library_calls.iter().map(String::as_str))?;
-        phase::enter(&format!("compiling '{}'", prepared.name));
-        let mut loaded = input.compile(&runtime.client, prepared.tupled).map_err(|source| match source.code() {
-            Some(ErrorCode::NotFound | ErrorCode::Unimplemented) if !prepared.unknown.is_empty() => {
-                RuntimeError::CustomCallRefused { source: Box::new(source), unknown: prepared.unknown.clone() }
-            }
-            _ => source.into(),
-        })?;
+        if let Some(recorder) = trace::recorder() {
+            recorder.name_program(id as u32, &prepared.name);
+        }
+        let phase = trace::phase("compile");
+        let Loaded { executable: mut loaded, parameters, results, donated } =
+            prepared.load(runtime, id, plan, program.as_ref())?;
+        drop(phase);
         phase::enter(&format!("running '{}'", prepared.name));
+        let phase = trace::phase("wait until all have compiled");
         runtime.world.barrier(&format!("compiled/{id}"))?;
+        drop(phase);
         tracing::debug!(
             "prepared in {prepared_after:?}, compiled everywhere {:?} later",
             start.elapsed() - prepared_after
         );
-        let parameters: Vec<GlobalArray> =
-            prepared.parameters.into_iter().map(PreparedArray::decode).collect::<Result<_, _>>()?;
         let shards: Vec<Vec<i64>> = parameters
             .iter()
             .map(|parameter| parameter.sharding.shard_shape(&parameter.dims))
             .collect::<Result<_, _>>()?;
         loaded.declare_parameters(parameters.iter().map(|it| it.dtype).zip(shards.iter().map(Vec::as_slice)))?;
         let collectives = match prepared.module {
-            PreparedModule::Whole => None,
+            PreparedModule::Whole | PreparedModule::Global(_) => None,
             PreparedModule::Lowered(_) => Some(runtime.communicator.program(id, prepared.collectives)?),
         };
         let (replicas, partitions) = (plan.replicas as usize, plan.partitions as usize);
-        let global_ids = runtime.local_device_ids();
+        let global_ids = match runtime.is_native {
+            true => native::global_ids(&loaded, &runtime.topology),
+            false => runtime.local_device_ids(),
+        };
         let places = global_ids
             .iter()
             .map(|&id| id as usize)
@@ -164,6 +167,7 @@ impl<'a> Executable<'a> {
         let devices = loaded.addressable_devices().iter().cloned().zip(places).collect();
         Ok(Executable {
             runtime,
+            id,
             layout: JobLayout {
                 replicas,
                 partitions,
@@ -174,8 +178,8 @@ impl<'a> Executable<'a> {
             name: prepared.name,
             notes: prepared.notes,
             parameters,
-            results: prepared.results.into_iter().map(PreparedArray::decode).collect::<Result<_, _>>()?,
-            donated: prepared.donated,
+            results,
+            donated,
             loaded,
             devices,
             collectives,
@@ -224,12 +228,14 @@ impl<'a> Executable<'a> {
     /// array may have a leading dimension with the array of each replica; without one, all replicas get the same.
     pub fn load(&self, arrays: &[HostArray]) -> Result<Arguments, RuntimeError> {
         let replicas = self.layout.replicas;
+        let _phase = trace::phase("load arguments");
         Arguments::load(&self.runtime.client, &self.devices, &self.parameters, &self.donated, replicas, arrays)
     }
 
     /// Loads the shards of this process's devices, `[device][argument]` in the order of
     /// [`Runtime::local_device_ids`], without the global arrays that they are of.
     pub fn load_shards(&self, shards: &[Vec<HostArray>]) -> Result<Arguments, RuntimeError> {
+        let _phase = trace::phase("load arguments");
         Arguments::load_shards(&self.runtime.client, &self.devices, &self.parameters, &self.donated, shards)
     }
 
@@ -252,8 +258,25 @@ impl<'a> Executable<'a> {
         });
         let launch_id = bound.as_ref().map_or(run as i32, bridge::Run::launch_id);
         let options = ExecuteOptions { launch_id, ..ExecuteOptions::default() };
+        let start = trace::recorder().map(|recorder| (recorder, trace::now()));
         let execution = self.loaded.execute(arguments, &options)?;
-        execution.wait()?;
+        let Some((recorder, start)) = start else {
+            execution.wait()?;
+            return Ok(Results { buffers: execution.outputs });
+        };
+        let ends: Arc<[AtomicU64]> = execution.done.iter().map(|_| AtomicU64::new(0)).collect();
+        for (device, done) in execution.done.iter().enumerate() {
+            let ends = Arc::clone(&ends);
+            done.on_ready(move |_| ends[device].store(trace::now(), Ordering::Release))?;
+        }
+        let outcome = execution.wait();
+        for ((_, place), end) in self.devices.iter().zip(&*ends) {
+            // The plugin may let us go before it calls back.
+            let end = Some(end.load(Ordering::Acquire)).filter(|end| *end > 0).unwrap_or_else(trace::now);
+            let device = (place.replica * self.layout.partitions + place.partition) as u32 - self.first_device;
+            recorder.push(&Event::Step { device, program: self.id as u32, run, start, end });
+        }
+        outcome?;
         Ok(Results { buffers: execution.outputs })
     }
 
@@ -273,6 +296,7 @@ impl<'a> Executable<'a> {
     /// Puts the global results together on process 0; other processes get none. In a program of several replicas,
     /// each result has a leading dimension with the array of each replica.
     pub fn gather(&self, results: &Results) -> Result<Vec<HostArray>, RuntimeError> {
+        let _phase = trace::phase("gather results");
         let gathering = self.gatherings.fetch_add(1, Ordering::Relaxed);
         let mut arrays = Vec::new();
         for (index, result) in self.results.iter().enumerate() {
@@ -304,15 +328,16 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepa
         partitions: plan.partitions.into(),
         devices_per_process: runtime.topology.devices_per_process(),
     };
+    if runtime.is_native {
+        return prepare_native(runtime, plan, program);
+    }
     let pipeline = Pipeline::new(runtime.client.plugin(), program, &layout)?;
     let is_cpu = runtime.client.platform_name()? == "cpu";
     if is_cpu && pipeline.unknown.iter().any(|target| target.on_cpu == Availability::Never) {
         return Err(RuntimeError::CustomCalls(pipeline.unknown));
     }
     let tupled = pipeline.is_tupled();
-    let mut donated: Vec<usize> = pipeline.donations().into_iter().map(|(argument, _)| argument).collect();
-    donated.sort_unstable();
-    donated.dedup();
+    let donated = donated(pipeline.donations());
     let Pipeline { partitioned, lowered, runs_whole, notes, library_calls, unknown } = pipeline;
     let library_calls = if is_cpu { library_calls } else { Vec::new() };
     let (module, collectives) = if runs_whole {
@@ -335,15 +360,93 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepa
     })
 }
 
+/// For a plugin that sees all devices, which partitions the program itself.
+fn prepare_native(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepared, RuntimeError> {
+    let (global, name, notes) = native::prepare_program(program, plan, &runtime.topology)?;
+    Ok(Prepared {
+        name,
+        notes,
+        module: PreparedModule::Global(global),
+        collectives: Vec::new(),
+        library_calls: Vec::new(),
+        unknown: Vec::new(),
+        tupled: false,
+        donated: Vec::new(),
+        parameters: Vec::new(),
+        results: Vec::new(),
+    })
+}
+
+/// The arguments among donations, each once.
+fn donated(donations: Vec<(usize, Option<usize>)>) -> Vec<usize> {
+    let mut donated: Vec<usize> = donations.into_iter().map(|(argument, _)| argument).collect();
+    donated.sort_unstable();
+    donated.dedup();
+    donated
+}
+
+/// A program on this process's devices.
+struct Loaded {
+    executable: LoadedExecutable,
+    parameters: Vec<GlobalArray>,
+    results: Vec<GlobalArray>,
+    donated: Vec<usize>,
+}
+
+impl Prepared {
+    /// Compiles for this process's devices, as the job's `id`-th program.
+    fn load(&self, runtime: &Runtime, id: u64, plan: Plan, program: Option<&Program>) -> Result<Loaded, RuntimeError> {
+        let plugin = runtime.client.plugin();
+        phase::enter(&format!("compiling '{}'", self.name));
+        let input = match (&self.module, program) {
+            (PreparedModule::Global(global), _) => {
+                let native::Compiled { executable, signature, donations } = global.compile(&runtime.client, plan)?;
+                let arrays = |arrays: &[partition::GlobalArg]| -> Result<Vec<GlobalArray>, RuntimeError> {
+                    arrays.iter().map(|array| PreparedArray::encode(array)?.decode()).collect()
+                };
+                return Ok(Loaded {
+                    executable,
+                    parameters: arrays(&signature.parameters)?,
+                    results: arrays(&signature.results)?,
+                    donated: donated(donations),
+                });
+            }
+            (PreparedModule::Whole, Some(program)) => CompilerInput::whole(program, plan, self.tupled),
+            (PreparedModule::Whole, None) => return Err(RuntimeError::NoProgram),
+            (PreparedModule::Lowered(module), _) => {
+                bridge::register(plugin)?;
+                CompilerInput::lowered(module.clone(), plan, runtime.world.limit(), self.tupled)
+            }
+        };
+        library_calls::register(plugin, self.library_calls.iter().map(String::as_str))?;
+        let executable = compilation::compile(runtime, id, &self.name, input).map_err(|error| match error {
+            RuntimeError::Pjrt(source)
+                if matches!(source.code(), Some(ErrorCode::NotFound | ErrorCode::Unimplemented))
+                    && !self.unknown.is_empty() =>
+            {
+                RuntimeError::CustomCallRefused { source: Box::new(source), unknown: self.unknown.clone() }
+            }
+            error => error,
+        })?;
+        let arrays = |arrays: &[PreparedArray]| arrays.iter().map(PreparedArray::decode).collect::<Result<_, _>>();
+        Ok(Loaded {
+            executable,
+            parameters: arrays(&self.parameters)?,
+            results: arrays(&self.results)?,
+            donated: self.donated.clone(),
+        })
+    }
+}
+
 impl PreparedArray {
     fn encode(array: &partition::GlobalArg) -> Result<PreparedArray, RuntimeError> {
         let dtype = shape::dtype(&array.shape).ok_or_else(|| RuntimeError::ArrayType(shape::text(&array.shape)))?;
         Ok(PreparedArray { dtype, dims: array.shape.dimensions.clone(), sharding: array.sharding.encode_to_vec() })
     }
 
-    fn decode(self) -> Result<GlobalArray, RuntimeError> {
+    fn decode(&self) -> Result<GlobalArray, RuntimeError> {
         let sharding = proto::OpSharding::decode_from_slice(&self.sharding)
             .map_err(|source| RuntimeError::Malformed { what: "a sharding", source })?;
-        Ok(GlobalArray { dtype: self.dtype, dims: self.dims, sharding: HloSharding::from_proto(&sharding)? })
+        Ok(GlobalArray { dtype: self.dtype, dims: self.dims.clone(), sharding: HloSharding::from_proto(&sharding)? })
     }
 }

@@ -9,18 +9,21 @@ use std::time::Duration;
 
 use crate::cluster::{self, ClusterError, Detected, Environment, Part};
 use crate::launch::{ControllerEnv, EnvironmentError, PEER_FAILED, Settings};
+use crate::pjrt::Value;
 use crate::plugins::{self, FindError};
 use crate::rendezvous::{self, Abort, Heartbeat, JoinError, JoinOptions};
 use crate::transport::mesh::Choice;
 
 use super::join::{join, listen_for_peers};
-use super::{DataPlaneOptions, Runtime, RuntimeError, World};
+use super::{DataPlaneOptions, DeviceOptions, Runtime, RuntimeError, World, WriteError};
 
 /// How a process joins its job; see [`Runtime::builder`].
 #[derive(Clone, Debug, Default)]
 pub struct RuntimeBuilder {
     devices_per_process: Option<u32>,
     plugin: Option<String>,
+    compilation_cache: Option<PathBuf>,
+    plugin_options: Vec<(String, Value)>,
     alone: bool,
 }
 
@@ -38,6 +41,8 @@ pub enum InitError {
     Join(#[from] JoinError),
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
+    #[error(transparent)]
+    Write(#[from] WriteError),
     #[error("{processes} processes cannot be divided into {slices} slices of equal size")]
     Slices { processes: u32, slices: u32 },
     #[error("{scheduler} started this process, {reason}: start the program with spmd-run, which has options for it")]
@@ -116,6 +121,18 @@ impl RuntimeBuilder {
         self
     }
 
+    /// A folder with executables of earlier jobs ([`Runtime::keep_executables`]); what the launcher says counts more.
+    pub fn compilation_cache(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.compilation_cache = Some(folder.into());
+        self
+    }
+
+    /// A create option of the plugin's own, such as `memory_fraction` for GPUs.
+    pub fn plugin_option(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.plugin_options.push((name.into(), value.into()));
+        self
+    }
+
     /// A job of this process alone, whoever started it.
     pub fn alone(mut self) -> Self {
         self.alone = true;
@@ -130,20 +147,25 @@ impl RuntimeBuilder {
         let settings = Settings::from_env()?;
         let plugin = settings.plugin.clone().or(self.plugin);
         let plugin: PathBuf = plugins::find(plugin.as_deref())?.path;
-        let devices = settings.devices_per_process.or(self.devices_per_process).unwrap_or(1);
-        let (world, data_plane) = if self.alone { alone() } else { meet(&settings)? };
-        Ok(Runtime::open(world, &plugin, devices, data_plane)?)
+        let per_process = settings.devices_per_process.or(self.devices_per_process);
+        let devices = DeviceOptions { per_process, create_options: self.plugin_options };
+        let (world, data_plane) = if self.alone { alone(&settings)? } else { meet(&settings)? };
+        let runtime = Runtime::open(world, &plugin, devices, data_plane)?;
+        if let Some(folder) = settings.compilation_cache.or(self.compilation_cache) {
+            runtime.keep_executables(&folder)?;
+        }
+        Ok(runtime)
     }
 }
 
-fn alone() -> (World, DataPlaneOptions) {
-    (World::alone(), DataPlaneOptions::default())
+fn alone(settings: &Settings) -> Result<(World, DataPlaneOptions), InitError> {
+    Ok((World::alone().show_in(&settings.files)?, DataPlaneOptions::default()))
 }
 
 /// Finds out which process of which job this is, and meets the others.
 fn meet(settings: &Settings) -> Result<(World, DataPlaneOptions), InitError> {
     let (mut options, launched) = match ControllerEnv::from_env()? {
-        Some(ControllerEnv { process_count: 1, .. }) => return Ok(alone()),
+        Some(ControllerEnv { process_count: 1, .. }) => return alone(settings),
         Some(place) => {
             let ControllerEnv { coordinator, listener, process_index, process_count, token } = place;
             let host_coordinator = match listener {
@@ -162,7 +184,7 @@ fn meet(settings: &Settings) -> Result<(World, DataPlaneOptions), InitError> {
         }
         None => match cluster::detect(&Environment::of_process())? {
             Some(detected) if detected.process_count != Some(1) => (of_scheduler(detected, settings)?, false),
-            _ => return Ok(alone()),
+            _ => return alone(settings),
         },
     };
     if let Some(slices) = settings.slices {
@@ -170,7 +192,9 @@ fn meet(settings: &Settings) -> Result<(World, DataPlaneOptions), InitError> {
         let slice = Part::slice(options.process_index, processes, slices);
         options.slice = slice.ok_or(InitError::Slices { processes, slices })?.index;
     }
+    settings.files.start_recording(options.process_index, options.process_count);
     let (world, data_plane) = join(options, None, settings.stall_timeout, Choice::Auto)?;
+    let world = world.show_in(&settings.files)?;
     end_with_others(&world, launched);
     Ok((world, data_plane))
 }
@@ -206,13 +230,16 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Ends this process some time after another one has ended the job, even if it is stuck in the plugin.
 fn end_with_others(world: &World, launched: bool) {
     let this = world.process_index();
+    let saved = world.clone();
     world.on_abort(move |abort| {
         if abort.reported && abort.process_index == Some(this) {
             return;
         }
         let message = message_of(abort, this, launched);
+        let world = saved.clone();
         std::thread::spawn(move || {
             std::thread::sleep(GRACE);
+            world.save_trace();
             end(message, PEER_FAILED as u8);
         });
     });

@@ -4,7 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::time::Duration;
 
 use crate::cluster::host;
+use crate::collective::Algorithm;
+use crate::launch::phase;
 use crate::rendezvous::{self, JoinError, JoinOptions, Rendezvous};
+use crate::trace;
 use crate::transport::Carrier;
 use crate::transport::mesh::Choice;
 
@@ -24,7 +27,11 @@ pub fn join(
     let asked = bind.filter(|address| !address.is_unspecified());
     let towards_coordinator = asked.unwrap_or_else(|| address_towards(&options.coordinator));
     let secret = options.token.as_ref().map(|token| token.derive_key("spmd-run 2026 data plane"));
-    let rendezvous = Rendezvous::join(options)?;
+    let rendezvous = {
+        let _phase = trace::phase("rendezvous");
+        Rendezvous::join(options)?
+    };
+    phase::joined();
     let on_several_hosts = rendezvous.hosts().iter().any(|host| Some(host) != rendezvous.hosts().first());
     // Strangers may knock at an address that other hosts reach.
     let is_hidden = asked.is_none() && towards_coordinator.is_loopback() && on_several_hosts && secret.is_some();
@@ -33,6 +40,7 @@ pub fn join(
         secret: secret.unwrap_or([0; 32]),
         identity: rendezvous.identity().cloned(),
         transport: Carrier::Mesh(transport),
+        algorithm: Algorithm::Auto,
     };
     Ok((World::of(rendezvous, stall_timeout), data_plane))
 }

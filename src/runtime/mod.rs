@@ -4,11 +4,14 @@ mod agreement;
 mod array;
 mod arrays;
 pub mod bridge;
+mod compilation;
 mod error;
 mod executable;
+mod gathering;
 mod init;
 mod join;
 pub mod multihost;
+mod native;
 mod pipeline;
 mod plan;
 mod preemption;
@@ -23,21 +26,25 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::channel::Identity;
-use crate::collective::{CollectiveSpec, Communicator, Limits, ProgramCollectives, World as Devices};
+use crate::collective::{Algorithm, CollectiveSpec, Communicator, Limits, ProgramCollectives, World as Devices};
 use crate::launch::phase::{self, Phase};
 use crate::pjrt::{Client, Plugin, Value};
 use crate::rendezvous::Progress;
+use crate::trace;
 use crate::transport::mesh::{Choice, MeshError, connect_mesh};
 use crate::transport::{Carrier, Transport};
+use compilation::CompilationCache;
 
 pub use agreement::{Disagreement, Fact};
 pub use array::{Array, ArrayError, Shard};
 pub use arrays::{Arguments, GlobalArray};
 pub use error::{ArgumentError, RuntimeError, StepError};
 pub use executable::{Executable, Results, StepTimes};
+pub use gathering::WriteError;
 pub use init::{InitError, RuntimeBuilder, run};
 pub use join::{is_loopback, join, listen_for_peers};
-pub use pipeline::Pipeline;
+pub use native::{DeviceOptions, OPTIONS_OF_JOB};
+pub use pipeline::{Pipeline, program_of_one_device};
 pub use plan::{Plan, PlanError, Request};
 pub use program::Program;
 pub use topology::{Device, Process, Topology, TopologyError};
@@ -47,10 +54,13 @@ pub use world::{World, WorldError};
 pub struct Runtime {
     world: World,
     client: Client,
+    /// Whether the plugin runs whole programs over the devices of all processes.
+    is_native: bool,
     topology: Topology,
     /// `None` in a job of one process.
     transport: Option<Arc<dyn Transport>>,
     communicator: Arc<Communicator>,
+    compilation_cache: OnceLock<CompilationCache>,
     programs: AtomicU64,
     gatherings: AtomicU64,
     preemption: OnceLock<preemption::Preemption>,
@@ -88,31 +98,44 @@ pub struct DataPlaneOptions {
     pub identity: Option<Identity>,
     /// What carries the data.
     pub transport: Carrier,
+    /// How collectives go between slices, or else hosts.
+    pub algorithm: Algorithm,
 }
 
 impl Default for DataPlaneOptions {
     fn default() -> Self {
         let transport = Carrier::Mesh(Choice::Auto);
-        DataPlaneOptions { address: IpAddr::V4(Ipv4Addr::LOCALHOST), secret: [0; 32], identity: None, transport }
+        DataPlaneOptions {
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            secret: [0; 32],
+            identity: None,
+            transport,
+            algorithm: Algorithm::Auto,
+        }
     }
 }
 
 impl Runtime {
-    /// Opens this process's devices and meets the others. `devices_per_process` asks plugins that can choose (CPU) for
-    /// that many; with other plugins it must be what the host has.
+    /// Opens this process's devices and meets the others. `devices` may be just their number.
     pub fn open(
         world: World,
         plugin: &Path,
-        devices_per_process: u32,
+        devices: impl Into<DeviceOptions>,
         data_plane: DataPlaneOptions,
     ) -> Result<Runtime, RuntimeError> {
         let mut opening = Opening::default();
         let mut lap = Instant::now();
-        let mut took = |step: &mut Duration| *step = std::mem::replace(&mut lap, Instant::now()).elapsed();
+        let mut phase = trace::phase("load the plugin");
+        let mut took = |step: &mut Duration, next: Option<&str>| {
+            *step = std::mem::replace(&mut lap, Instant::now()).elapsed();
+            phase = None;
+            phase = next.and_then(trace::phase);
+        };
+        native::prepare(&world, plugin, data_plane.address)?;
         let plugin = Plugin::load(plugin)?;
-        took(&mut opening.plugin);
-        let client = create_client(&plugin, devices_per_process)?;
-        took(&mut opening.client);
+        took(&mut opening.plugin, Some("create the client"));
+        let native::Opened { client, is_native } = native::open(&plugin, &devices.into(), &world)?;
+        took(&mut opening.client, Some("learn of all devices"));
         let listener = match data_plane.transport {
             Carrier::Mesh(_) if world.process_count() > 1 => Some(listen(data_plane.address)?),
             _ => None,
@@ -120,7 +143,10 @@ impl Runtime {
         let data_address = listener.as_ref().map(|listener| listener.local_addr()).transpose().map_err(listen_error)?;
         let processes = world.all_gather("topology", describe(&client, world.slice_index(), data_address)?)?;
         let topology = Topology::new(processes)?;
-        took(&mut opening.topology);
+        if is_native {
+            native::check_view(&client, &topology)?;
+        }
+        took(&mut opening.topology, Some("connect"));
         let transport: Option<Arc<dyn Transport>> = match (listener, &data_plane.transport) {
             (Some(listener), Carrier::Mesh(choice)) => {
                 Some(connect(&world, &topology, listener, &data_plane, *choice)?)
@@ -136,7 +162,8 @@ impl Runtime {
         };
         // The coordinator watches over waits, and knows who is to blame. This is for what escapes it.
         let limits = Limits { timeout: world.limit().saturating_add(UNWATCHED) };
-        let communicator = Arc::new(Communicator::new(devices, transport.clone(), limits)?);
+        let communicator =
+            Arc::new(Communicator::with_algorithm(devices, transport.clone(), limits, data_plane.algorithm)?);
         let of_job = Arc::downgrade(&communicator);
         world.on_abort(move |abort| {
             if let Some(communicator) = of_job.upgrade() {
@@ -148,7 +175,9 @@ impl Runtime {
             let device_count = topology.device_ids(world.process_index()).len() as u32;
             move || progress(of_job.upgrade().as_deref(), device_count)
         });
-        took(&mut opening.transport);
+        took(&mut opening.transport, None);
+        drop(took);
+        identify(&world, &topology);
         tracing::debug!(
             "opened {} of {} devices: {opening:?}",
             topology.device_ids(world.process_index()).len(),
@@ -157,15 +186,29 @@ impl Runtime {
         Ok(Runtime {
             world,
             client,
+            is_native,
             topology,
             transport,
             communicator,
+            compilation_cache: OnceLock::new(),
             programs: AtomicU64::new(0),
             gatherings: AtomicU64::new(0),
             preemption: OnceLock::new(),
             unfinished: Mutex::default(),
             opening,
         })
+    }
+
+    /// Keeps executables in this folder and finds those of earlier jobs there, as JAX does in its compilation cache. What is in
+    /// it is executed, so it must belong to users who are trusted. A folder once set stays.
+    ///
+    /// # Errors
+    /// It cannot be made or written to.
+    pub fn keep_executables(&self, folder: &Path) -> Result<(), RuntimeError> {
+        let wrong = |source| RuntimeError::CompilationCache { folder: folder.to_owned(), source };
+        let cache = CompilationCache::open(folder).map_err(wrong)?;
+        self.compilation_cache.get_or_init(|| cache);
+        Ok(())
     }
 
     /// How long the steps of opening took.
@@ -220,6 +263,18 @@ impl Runtime {
     }
 }
 
+/// Tells the timeline which devices this process has.
+fn identify(world: &World, topology: &Topology) {
+    let process = topology.processes().get(world.process_index() as usize);
+    if let (Some(recorder), Some(process)) = (trace::recorder(), process) {
+        recorder.identify(|identity| {
+            identity.host = process.host.clone();
+            identity.first_device = process.devices.first().map_or(0, |device| device.id);
+            identity.devices = process.devices.iter().map(|device| device.kind.clone()).collect();
+        });
+    }
+}
+
 /// How far this process is, for its signs of life.
 fn progress(communicator: Option<&Communicator>, device_count: u32) -> Progress {
     let Phase { text, step, .. } = phase::now();
@@ -260,21 +315,9 @@ fn over_mpi(
     Ok(Arc::new(crate::transport::mpi::MpiTransport::new(session, processes_here)?))
 }
 
-/// A client with this many devices, where the plugin can choose.
+/// A client with this many devices, of a process that no other one matters to.
 pub(crate) fn create_client(plugin: &Plugin, devices: u32) -> Result<Client, RuntimeError> {
-    let device_count = [("cpu_device_count".to_owned(), Value::Int(devices.into()))];
-    let client = match plugin.create_client(&device_count, None) {
-        // Plugins of other platforms have as many devices as the host, and may refuse an option that they do not know.
-        Err(error) if error.code() == Some(crate::pjrt::ErrorCode::InvalidArgument) => {
-            plugin.create_client(&[], None)?
-        }
-        client => client?,
-    };
-    let found = client.addressable_devices().len();
-    if found != devices as usize {
-        return Err(RuntimeError::LocalDevices { asked: devices, found });
-    }
-    Ok(client)
+    Ok(native::open(plugin, &devices.into(), &World::alone())?.client)
 }
 
 fn describe(client: &Client, slice_index: u32, data_address: Option<SocketAddr>) -> Result<Process, RuntimeError> {
@@ -285,7 +328,7 @@ fn describe(client: &Client, slice_index: u32, data_address: Option<SocketAddr>)
             Some(Value::Int(index)) => u32::try_from(*index).unwrap_or(slice_index),
             _ => slice_index,
         };
-        Ok(Device { id: 0, kind: device.kind()?, slice_index })
+        Ok(Device { id: 0, plugin_id: device.id(), kind: device.kind()?, slice_index })
     };
     let version = client.plugin().api_version();
     Ok(Process {

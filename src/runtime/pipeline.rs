@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use buffa::Message;
 
-use crate::hlo::{self, ModuleConfig, Program, shape};
+use crate::hlo::{self, HloModule, ModuleConfig, Program, shape};
 use crate::launch::phase;
 use crate::library_calls::{self, UnknownTarget, count_targets, unknown_targets};
 use crate::lower::{self, Layout, Lowered, replay};
 use crate::partition::{self, GlobalArg, Partitioned};
 use crate::pjrt::{self, Client, CompileOptions, LoadedExecutable, Plugin, ProgramFormat, Value};
+use crate::proto::HloModuleProto;
 use crate::proto::op_sharding::Type;
+use crate::trace;
 
 use super::{Plan, RuntimeError, bridge};
 
@@ -46,37 +48,22 @@ impl Pipeline {
     /// Verifies, partitions and lowers a program. It is brought into the form that plugins of every age take.
     pub fn new(plugin: &Plugin, program: &mut Program, layout: &Layout) -> Result<Pipeline, RuntimeError> {
         let mut notes = Vec::new();
-        if let Program::Hlo(module) = program {
-            hlo::verify(module, layout.replicas, layout.partitions)?;
-            if let Some(evidence) = replay::compiled_because(module) {
-                note(
-                    &mut notes,
-                    format!(
-                        "compiled dump ({evidence}): schedule, layouts and fusions are undone before it is compiled again"
-                    ),
-                );
-                replay::undo(module)?;
-                module.source = None;
-                hlo::verify(module, layout.replicas, layout.partitions)?;
-            }
-            hlo::remove_dead_code(&mut module.proto);
-            hlo::groups::expand_replica_groups(&mut module.proto).map_err(lower::Error::from)?;
-            let program_shape = module.proto.host_program_shape.get_or_insert_default();
-            // Arguments and results travel row-major, and plugins take the program's word for it.
-            program_shape.parameters.iter_mut().for_each(|shape| shape::set_row_major(shape));
-            shape::set_row_major(program_shape.result.get_or_insert_default());
-        }
+        normalize(program, layout.replicas, layout.partitions, &mut notes)?;
         phase::enter(&match program {
             Program::Hlo(module) => format!("partitioning '{}'", module.proto.name),
             Program::Mlir(_) => "importing and partitioning the program".to_owned(),
         });
+        let phase = trace::phase("partition");
         let mut partitioned = partition::partition(plugin, program, layout.replicas, layout.partitions)?;
+        drop(phase);
         hlo::remove_dead_code(&mut partitioned.module.proto);
         let unknown = unknown_targets(&partitioned.module);
         let instructions =
             partitioned.module.proto.computations.iter().flat_map(|computation| &computation.instructions);
         let library_calls = count_targets(instructions).into_keys().map(str::to_owned).collect();
+        let phase = trace::phase("lower");
         let lowered = lower::lower(&partitioned.module, layout);
+        drop(phase);
         let was_partitioned = matches!(program, Program::Hlo(module) if partition::is_partitioned(module));
         if was_partitioned && layout.partitions > 1 {
             note(&mut notes, about_partitioned(&partitioned.results));
@@ -99,24 +86,12 @@ impl Pipeline {
 
     /// Whether the program takes its arguments as one tuple.
     pub fn is_tupled(&self) -> bool {
-        let parameters = &self.partitioned.module.proto.host_program_shape.parameters;
-        matches!(&parameters[..], [only] if shape::is_tuple(only))
+        is_tupled(&self.partitioned.module.proto)
     }
 
     /// The arguments whose memory an execution may take, and the results that take it, in flattened order.
     pub fn donations(&self) -> Vec<(usize, Option<usize>)> {
-        let module = &self.partitioned.module.proto;
-        let tupled = self.is_tupled();
-        let argument =
-            |parameter: i64, index: &[i64]| usize::try_from(if tupled { *index.first()? } else { parameter }).ok();
-        let aliases = module.input_output_alias.entries.iter().filter_map(|entry| {
-            let result = usize::try_from(entry.output_shape_index.first().copied().unwrap_or(0)).ok();
-            Some((argument(entry.parameter_number, &entry.parameter_shape_index)?, result))
-        });
-        let donors = module.buffer_donor.entries.iter();
-        let donors =
-            donors.filter_map(|entry| Some((argument(entry.parameter_number, &entry.parameter_shape_index)?, None)));
-        aliases.chain(donors).collect()
+        donations(&self.partitioned.module.proto)
     }
 
     /// Compiles what one process of the job compiles, on a client of `plan.devices_per_process` devices and with these
@@ -135,17 +110,78 @@ impl Pipeline {
         phase::enter(&format!("compiling '{}'", self.partitioned.module.proto.name));
         let library_calls = self.library_calls;
         let mut input = if self.runs_whole {
-            CompilerInput::whole(program, plan)
+            CompilerInput::whole(program, plan, tupled)
         } else {
             bridge::register(client.plugin())?;
-            CompilerInput::lowered(self.lowered?.module.proto.encode_to_vec(), plan, Duration::MAX)
+            CompilerInput::lowered(self.lowered?.module.proto.encode_to_vec(), plan, Duration::MAX, tupled)
         };
         input.options.env_overrides.extend(flags);
         if client.platform_name()? == "cpu" {
             library_calls::register(client.plugin(), library_calls.iter().map(String::as_str))?;
         }
-        Ok(input.compile(client, tupled)?)
+        Ok(input.compile(client)?)
     }
+}
+
+/// The program that each device runs, whose collectives name global devices.
+///
+/// # Errors
+/// The program is not valid, or XLA cannot partition it.
+pub fn program_of_one_device(
+    plugin: &Plugin,
+    mut program: Program,
+    replicas: i64,
+    partitions: i64,
+) -> Result<HloModule, RuntimeError> {
+    normalize(&mut program, replicas, partitions, &mut Vec::new())?;
+    Ok(partition::partition(plugin, &program, replicas, partitions)?.module)
+}
+
+/// Verifies a program, and brings it into the form that plugins of every age take.
+pub(super) fn normalize(
+    program: &mut Program,
+    replicas: i64,
+    partitions: i64,
+    notes: &mut Vec<String>,
+) -> Result<(), RuntimeError> {
+    let Program::Hlo(module) = program else { return Ok(()) };
+    hlo::verify(module, replicas, partitions)?;
+    if let Some(evidence) = replay::compiled_because(module) {
+        note(
+            notes,
+            format!("compiled dump ({evidence}): schedule, layouts and fusions are undone before it is compiled again"),
+        );
+        replay::undo(module)?;
+        module.source = None;
+        hlo::verify(module, replicas, partitions)?;
+    }
+    hlo::remove_dead_code(&mut module.proto);
+    hlo::groups::expand_replica_groups(&mut module.proto).map_err(lower::Error::from)?;
+    let program_shape = module.proto.host_program_shape.get_or_insert_default();
+    // Arguments and results travel row-major, and plugins take the program's word for it.
+    program_shape.parameters.iter_mut().for_each(|shape| shape::set_row_major(shape));
+    shape::set_row_major(program_shape.result.get_or_insert_default());
+    Ok(())
+}
+
+/// Whether a module takes its arguments as one tuple.
+pub(super) fn is_tupled(module: &HloModuleProto) -> bool {
+    matches!(&module.host_program_shape.parameters[..], [only] if shape::is_tuple(only))
+}
+
+/// As [`Pipeline::donations`].
+pub(super) fn donations(module: &HloModuleProto) -> Vec<(usize, Option<usize>)> {
+    let tupled = is_tupled(module);
+    let argument =
+        |parameter: i64, index: &[i64]| usize::try_from(if tupled { *index.first()? } else { parameter }).ok();
+    let aliases = module.input_output_alias.entries.iter().filter_map(|entry| {
+        let result = usize::try_from(entry.output_shape_index.first().copied().unwrap_or(0)).ok();
+        Some((argument(entry.parameter_number, &entry.parameter_shape_index)?, result))
+    });
+    let donors = module.buffer_donor.entries.iter();
+    let donors =
+        donors.filter_map(|entry| Some((argument(entry.parameter_number, &entry.parameter_shape_index)?, None)));
+    aliases.chain(donors).collect()
 }
 
 /// Tells at once, as what follows may fail, and keeps it for the report.
@@ -166,8 +202,8 @@ fn about_partitioned(results: &[GlobalArg]) -> String {
 }
 
 impl CompilerInput {
-    /// The program as it is, for a process that has all devices.
-    pub fn whole(program: &Program, plan: Plan) -> CompilerInput {
+    /// The program as it is, for a process that has all devices; whether it is `tupled` is as [`Pipeline::is_tupled`] says.
+    pub fn whole(program: &Program, plan: Plan, tupled: bool) -> CompilerInput {
         let config = match program {
             Program::Hlo(module) => module.config.clone(),
             Program::Mlir(_) => ModuleConfig::default(),
@@ -179,6 +215,7 @@ impl CompilerInput {
             use_shardy_partitioner: partition::uses_shardy(program),
             allow_spmd_sharding_propagation_to_parameters: config.allow_spmd_sharding_propagation_to_parameters,
             allow_spmd_sharding_propagation_to_output: config.allow_spmd_sharding_propagation_to_output,
+            parameter_is_tupled_arguments: tupled,
             ..CompileOptions::default()
         };
         let (code, format) = partition::program_bytes(program);
@@ -186,13 +223,15 @@ impl CompilerInput {
     }
 
     /// A lowered module, for the devices of any one process. Processes wait `limit` for each other.
-    pub fn lowered(module: Vec<u8>, plan: Plan, limit: Duration) -> CompilerInput {
-        let options = bridge::compile_options(plan.devices_per_process, limit);
+    pub fn lowered(module: Vec<u8>, plan: Plan, limit: Duration, tupled: bool) -> CompilerInput {
+        let options = CompileOptions {
+            parameter_is_tupled_arguments: tupled,
+            ..bridge::compile_options(plan.devices_per_process, limit)
+        };
         CompilerInput { code: module, format: ProgramFormat::Hlo, options }
     }
 
-    pub fn compile(self, client: &Client, tupled: bool) -> pjrt::Result<LoadedExecutable> {
-        let options = CompileOptions { parameter_is_tupled_arguments: tupled, ..self.options };
-        client.compile(&pjrt::Program { code: &self.code, format: self.format }, &options.encode())
+    pub fn compile(&self, client: &Client) -> pjrt::Result<LoadedExecutable> {
+        client.compile(&pjrt::Program { code: &self.code, format: self.format }, &self.options.encode())
     }
 }

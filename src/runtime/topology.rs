@@ -33,6 +33,8 @@ pub struct Process {
 pub struct Device {
     /// Dense over the whole job, ordered by (process_index, local ordinal).
     pub id: u32,
+    /// The plugin's own id, which is unique in the job only where the plugin sees all processes.
+    pub plugin_id: i32,
     /// PJRT's device kind, e.g. `cpu`.
     pub kind: String,
     /// Its slice, from 0: devices of one slice share a fast interconnect.
@@ -141,7 +143,7 @@ mod tests {
             platform: "cpu".into(),
             platform_version: "XLA".into(),
             pjrt_api_version: (0, 115),
-            devices: vec![Device { id: 0, kind: "cpu".into(), slice_index: 0 }; devices],
+            devices: vec![Device { id: 0, plugin_id: 0, kind: "cpu".into(), slice_index: 0 }; devices],
             data_address: None,
         }
     }

@@ -7,6 +7,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::rendezvous::{Abort, Progress, Rendezvous, RendezvousError};
+use crate::trace::{self, Files};
+
+use super::gathering::{self, Gathering, WriteError};
 
 /// The processes of a job. Every process makes the same calls in the same order.
 #[derive(Clone, Debug)]
@@ -14,6 +17,8 @@ pub struct World {
     member: Option<Arc<Rendezvous>>,
     /// How long a process waits for the others.
     limit: Duration,
+    /// What becomes of what the processes record, if they do.
+    gathering: Option<Arc<Gathering>>,
 }
 
 /// Longer than any job, and short enough to be added to a point in time.
@@ -33,18 +38,51 @@ pub enum WorldError {
         /// Why it cannot be read.
         source: postcard::Error,
     },
+    /// The job is done, and what it was to leave cannot be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
 }
 
 impl World {
     /// A job of one process.
     pub fn alone() -> World {
-        World { member: None, limit: UNLIMITED }
+        World { member: None, limit: UNLIMITED, gathering: None }
     }
 
     /// A job whose processes have met.
     pub fn of(rendezvous: Rendezvous, limit: Duration) -> World {
         rendezvous.report(|| super::progress(None, 0));
-        World { member: Some(Arc::new(rendezvous)), limit: limit.min(UNLIMITED) }
+        World { member: Some(Arc::new(rendezvous)), limit: limit.min(UNLIMITED), gathering: None }
+    }
+
+    /// Has process 0 write these files in the end, of what the processes record from now on, or have recorded since
+    /// [`Files::start_recording`].
+    ///
+    /// # Errors
+    /// This is process 0, and cannot write them.
+    pub fn show_in(mut self, files: &Files) -> Result<World, WriteError> {
+        files.start_recording(self.process_index(), self.process_count());
+        let Some(recorder) = trace::recorder().filter(|_| files.are_wanted()) else { return Ok(self) };
+        if self.process_index() == 0 {
+            files.paths().try_for_each(gathering::check)?;
+        }
+        if let Some(rendezvous) = &self.member {
+            recorder.identify(|identity| identity.slice = rendezvous.slice_index());
+            if rendezvous.process_index() != 0
+                && let Ok(sample) = rendezvous.compare_clocks()
+            {
+                recorder.add_clock(sample);
+            }
+        }
+        self.gathering = Some(Arc::new(Gathering::new(files.clone())));
+        Ok(self)
+    }
+
+    /// Saves what has been recorded when the job has failed, in this process or another one, and this one is about to end.
+    pub fn save_trace(&self) {
+        if let Some(gathering) = &self.gathering {
+            gathering.save(self.member.as_deref());
+        }
     }
 
     /// This process, from 0.
@@ -104,20 +142,40 @@ impl World {
         gathered.iter().map(|bytes| decode(name, bytes)).collect()
     }
 
-    /// Puts up a notice that all processes can see; again is no error.
-    pub fn post(&self, name: &str) -> Result<(), WorldError> {
+    /// Stores a value under a name for all processes.
+    pub(super) fn put_bytes(&self, name: &str, value: &[u8]) -> Result<(), WorldError> {
         match &self.member {
-            Some(rendezvous) => Ok(rendezvous.put(name, &[])?),
+            Some(rendezvous) => Ok(rendezvous.put(name, value)?),
             None => Ok(()),
         }
     }
 
+    /// The value of a name, as soon as a process has put it; `None` if none did for this long.
+    pub(super) fn get_bytes(&self, name: &str, limit: Duration) -> Result<Option<Vec<u8>>, WorldError> {
+        let Some(rendezvous) = &self.member else { return Ok(None) };
+        match rendezvous.get(name, limit) {
+            Ok(value) => Ok(Some(value)),
+            Err(RendezvousError::KeyMissing { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The value of a name, if a process has put it already.
+    pub(super) fn try_get_bytes(&self, name: &str) -> Result<Option<Vec<u8>>, WorldError> {
+        match &self.member {
+            Some(rendezvous) => Ok(rendezvous.try_get(name)?),
+            None => Ok(None),
+        }
+    }
+
+    /// Puts up a notice that all processes can see; again is no error.
+    pub fn post(&self, name: &str) -> Result<(), WorldError> {
+        self.put_bytes(name, &[])
+    }
+
     /// Whether another process has put up this notice.
     pub fn is_posted(&self, name: &str) -> Result<bool, WorldError> {
-        match &self.member {
-            Some(rendezvous) => Ok(rendezvous.try_get(name)?.is_some()),
-            None => Ok(false),
-        }
+        Ok(self.try_get_bytes(name)?.is_some())
     }
 
     /// Waits until every process is here.
@@ -130,6 +188,12 @@ impl World {
 
     /// Ends the job for all processes. Returns the failure that came first, if this one did not.
     pub fn abort(&self, reason: &str) -> Option<Abort> {
+        let first = self.stop(reason);
+        self.save_trace();
+        first
+    }
+
+    fn stop(&self, reason: &str) -> Option<Abort> {
         let rendezvous = self.member.as_ref()?;
         rendezvous.abort(reason);
         let (sender, receiver) = std::sync::mpsc::channel();
@@ -157,10 +221,17 @@ impl World {
 
     /// Leaves the job in order, when all processes are done.
     pub fn shutdown(&self) -> Result<(), WorldError> {
-        match &self.member {
-            Some(rendezvous) => Ok(rendezvous.shutdown(self.limit)?),
-            None => Ok(()),
+        let rendezvous = self.member.as_deref();
+        if let (Some(gathering), Some(rendezvous)) = (&self.gathering, rendezvous)
+            && rendezvous.process_index() != 0
+        {
+            gathering.hand_over(rendezvous, self.limit);
         }
+        rendezvous.map_or(Ok(()), |rendezvous| rendezvous.shutdown(self.limit))?;
+        if let Some(gathering) = self.gathering.as_ref().filter(|_| self.process_index() == 0) {
+            gathering.write(rendezvous, Duration::ZERO)?;
+        }
+        Ok(())
     }
 }
 

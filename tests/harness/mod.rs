@@ -4,6 +4,7 @@
 
 pub mod job;
 pub mod mpirun;
+pub mod ray;
 pub mod relay;
 pub mod ssh;
 

@@ -1,14 +1,9 @@
 /* A PJRT plugin with two devices that computes nothing: an execution returns copies of its arguments.
  *
  * Tests reshape it with mock() before it is loaded: leave a slot null, report another version or a shorter table, fail
- * on purpose. It counts what is alive, and what was destroyed too late. Struct layouts are those of PJRT C API 0.114. */
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+ * on purpose. It counts what is alive, and what was destroyed too late. */
+#include "pjrt.h"
 
-#define SLOTS 138
 #define DEVICES 2
 
 typedef struct { int code; char message[160]; } error_t;
@@ -26,14 +21,6 @@ struct mock {
 };
 static struct mock state = {.major = 0, .minor = 114, .null_slot = -1};
 struct mock *mock(void) { return &state; }
-
-typedef struct { size_t size; void *ext; } head_t;
-typedef struct { size_t size; void *ext; void *handle; } handle_args;
-typedef struct { size_t size; void *ext; void *handle; const char *text; size_t text_size; } text_args;
-typedef struct { size_t size; void *ext; void *handle; const void *list; size_t count; } list_args;
-typedef struct { size_t size; void *ext; void *handle; void *out; } pointer_args;
-typedef struct { size_t size; void *ext; void *handle; int out; } int_args;
-typedef struct { size_t size; void *ext; void *handle; bool out; } bool_args;
 
 typedef struct { int id; } device_t;
 typedef struct { int devices; device_t device[DEVICES]; void *list[DEVICES]; } client_t;
@@ -68,9 +55,6 @@ static void *plugin_initialize(head_t *a) {
 }
 
 /* Attributes: elements longer than the caller's struct, as a newer plugin's would be. */
-
-typedef struct { size_t size; void *ext; const char *name; size_t name_size; int kind;
-                 union { const char *text; int64_t number; } value; size_t value_size; char newer[24]; } named_value;
 
 static void *plugin_attributes(struct { size_t size; void *ext; const named_value *list; size_t count; } *a) {
   static named_value list[] = {
@@ -110,17 +94,6 @@ static void *event_on_ready(
 }
 
 /* The client */
-
-typedef void *(*callback_error)(int, const char *, size_t);
-typedef struct { size_t size; void *ext; const char *key; size_t key_size; int timeout_in_ms; callback_error *error;
-                 void *user_arg; char *value; size_t value_size; void (*deleter)(char *); } kv_get_args;
-typedef struct { size_t size; void *ext; const char *key; size_t key_size; callback_error *error; void *user_arg;
-                 char *value; size_t value_size; void (*deleter)(char *); } kv_try_get_args;
-typedef struct { size_t size; void *ext; const char *key; size_t key_size; const char *value; size_t value_size;
-                 callback_error *error; void *user_arg; } kv_put_args;
-typedef struct { size_t size; void *ext; const named_value *options; size_t num_options;
-                 void *(*get)(kv_get_args *); void *get_arg; void *(*put)(kv_put_args *); void *put_arg;
-                 client_t *client; void *(*try_get)(kv_try_get_args *); void *try_get_arg; } client_create_args;
 
 static void *make_error(int code, const char *message, size_t size) {
   char text[160] = "";
@@ -219,10 +192,6 @@ static buffer_t *new_buffer(client_t *client, device_t *device, int type, const 
   return buffer;
 }
 
-typedef struct { size_t size; void *ext; client_t *client; const void *data; int type; const int64_t *dims;
-                 size_t num_dims; const int64_t *strides; size_t num_strides; int semantics; void *device;
-                 void *memory; void *layout; void *done; void *buffer; } from_host_args;
-
 static void *buffer_from_host(from_host_args *a) {
   size_t bytes = 4; /* f32 only */
   for (size_t i = 0; i < a->num_dims; i++) bytes *= (size_t)a->dims[i];
@@ -263,8 +232,6 @@ static void *to_host(struct { size_t size; void *ext; buffer_t *src; void *layou
 }
 
 /* Executables */
-
-typedef struct { size_t size; void *ext; char *code; size_t code_size; const char *format; size_t format_size; } program_t;
 
 static void *compile(struct { size_t size; void *ext; client_t *client; const program_t *program; const char *options;
                               size_t options_size; void *executable; } *a) {
@@ -321,12 +288,7 @@ static extension_t newer = {sizeof newer, 777, NULL};
 /* Too short to hold the functions of its type. */
 static extension_t short_ffi = {sizeof short_ffi, 5, &newer};
 
-static struct {
-  size_t size;
-  void *ext;
-  struct { size_t size; void *ext; int major, minor; } version;
-  void *slots[SLOTS];
-} api;
+static api_t api;
 
 const void *GetPjrtApi(void) {
   void *slots[SLOTS] = {

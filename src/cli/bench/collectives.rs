@@ -6,7 +6,6 @@ use clap::{Args, ValueEnum};
 use spmd_run::bench::{Collectives, Op, Settings, Split, Way};
 use spmd_run::collective::ReduceOp;
 use spmd_run::dtype::DType;
-use spmd_run::plugins;
 use spmd_run::runtime::{Runtime, RuntimeError};
 
 use super::plot::{self, Picture};
@@ -154,9 +153,8 @@ pub fn main(options: Options) -> Result<u8, Failure> {
         || Ok(None),
         check,
         |world, data_plane| {
-            let plugin = plugins::find(job.plugin.as_deref())?;
             let settings: Settings = world.from_first("bench", || Ok::<_, RuntimeError>(settings))?;
-            let runtime = Runtime::open(world, &plugin.path, local_devices, data_plane)?;
+            let runtime = job.open(world, data_plane, Some(local_devices))?;
             let devices = runtime.topology().device_count() as u32;
             settings.check(devices, local_devices).map_err(Failure::wrong_usage)?;
             options.measure(&runtime, &settings)

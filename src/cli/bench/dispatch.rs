@@ -3,7 +3,6 @@
 use clap::Args;
 use serde_json::json;
 use spmd_run::bench::{self, Dispatch};
-use spmd_run::plugins;
 use spmd_run::runtime::{Runtime, RuntimeError, StepTimes};
 
 use crate::cli::job::JobOptions;
@@ -36,10 +35,9 @@ pub fn main(options: Options) -> Result<u8, Failure> {
         || Ok(None),
         nothing_else,
         |world, data_plane| {
-            let plugin = plugins::find(job.plugin.as_deref())?;
             let (warmup, steps) = world
                 .from_first("bench", || Ok::<_, RuntimeError>((options.warmup as usize, options.iters as usize)))?;
-            let runtime = Runtime::open(world, &plugin.path, job.devices_per_process().unwrap_or(1), data_plane)?;
+            let runtime = job.open(world, data_plane, None)?;
             let rows = bench::dispatch(&runtime, warmup, steps)?;
             if runtime.world().process_index() == 0 {
                 print(&match options.format {

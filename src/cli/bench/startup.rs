@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use spmd_run::plugins;
-use spmd_run::runtime::{Runtime, RuntimeError, StepTimes};
+use spmd_run::runtime::{RuntimeError, StepTimes};
 
 use crate::cli::job::{JobOptions, Role};
 use crate::cli::report::{print, table};
@@ -67,8 +67,7 @@ pub fn main(options: Options) -> Result<u8, Failure> {
     let started = now();
     membership.take_part(job, |world, data_plane| {
         let met = now();
-        let plugin = plugins::find(job.plugin.as_deref())?;
-        let runtime = Runtime::open(world, &plugin.path, job.devices_per_process().unwrap_or(1), data_plane)?;
+        let runtime = job.open(world, data_plane, None)?;
         let opening = runtime.opening();
         let opened = now();
         let phases = [

@@ -8,7 +8,7 @@ use spmd_run::runtime::{Executable, GlobalArray, Plan, Runtime, StepTimes};
 
 use super::{Failure, Options};
 use crate::cli::Format;
-use crate::cli::report::{print, table};
+use crate::cli::report::{print, table, time};
 
 /// What is told about a run.
 pub struct Report {
@@ -184,13 +184,4 @@ fn arrays_json(prefix: &str, arrays: &[GlobalArray]) -> Vec<Value> {
         })
     });
     described.collect()
-}
-
-/// Seconds, as people read them.
-fn time(seconds: f64) -> String {
-    match seconds {
-        ..1e-3 => format!("{:.1} µs", seconds * 1e6),
-        ..1.0 => format!("{:.2} ms", seconds * 1e3),
-        _ => format!("{seconds:.2} s"),
-    }
 }

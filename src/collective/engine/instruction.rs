@@ -7,7 +7,7 @@ use crate::collective::group::{Group, World};
 use crate::collective::spec::{ArraySpec, CollectiveKind, CollectiveSpec};
 use crate::collective::{movement, reduction};
 
-use super::lock;
+use super::{Algorithm, lock};
 
 /// A group that has members on this process.
 pub(super) struct LocalGroup {
@@ -33,14 +33,15 @@ pub(super) enum Pace {
 }
 
 /// Messages up to this size travel before anyone knows whether the others are there.
-const ONE_STEP_LIMIT: usize = 64 << 10;
+pub(crate) const ONE_STEP_LIMIT: usize = 64 << 10;
 
 impl LocalGroup {
-    fn new(spec: &CollectiveSpec, group: Group) -> LocalGroup {
+    fn new(spec: &CollectiveSpec, group: Group, algorithm: Algorithm) -> LocalGroup {
         let mut plan = movement::Plan::new(spec, &group);
         // All processes of a group must find the same, as the messages of one step and of a brief one differ. Permutes
         // between more than two are never brief, and the messages of one step and of a long one are the same.
         let is_one_step = match spec.kind {
+            _ if algorithm == Algorithm::Hierarchical && !group.islands.is_empty() => false,
             CollectiveKind::AllReduce { .. } | CollectiveKind::ReduceScatter { .. } => {
                 reduction::is_one_step(spec, &group, ONE_STEP_LIMIT)
             }
@@ -94,6 +95,7 @@ impl Instruction {
         world: &World,
         processes: &[u32],
         islands: &[u32],
+        algorithm: Algorithm,
     ) -> Result<Instruction, CollectiveError> {
         let device_count = world.device_count();
         let members =
@@ -101,7 +103,7 @@ impl Instruction {
         spec.check(&members, device_count)?;
         let with_plan = |members: &Vec<u32>| {
             let group = Group::new(members.clone(), processes, islands, world.process_index)?;
-            Some(LocalGroup::new(&spec, group))
+            Some(LocalGroup::new(&spec, group, algorithm))
         };
         let groups = members.iter().map(with_plan).collect();
         let mut places = vec![None; world.local_device_count() as usize];
@@ -129,6 +131,12 @@ impl Instruction {
     /// A group, if it has members here.
     pub fn local(&self, group: u32) -> Option<&LocalGroup> {
         self.groups.get(group as usize)?.as_ref()
+    }
+
+    /// The first local device of a group.
+    pub fn first_local_device(&self, group: u32) -> u32 {
+        let in_group = |(_, place): &(u32, &Option<(u32, usize)>)| place.is_some_and(|(its, _)| its == group);
+        (0..).zip(&self.places).find(in_group).map_or(0, |(device, _)| device)
     }
 
     /// The group and rank of a local device whose buffers fit the instruction.

@@ -1,6 +1,7 @@
 mod divergence;
 mod instruction;
 mod run;
+mod times;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +17,9 @@ use super::exchange::InstanceId;
 use super::group::World;
 use super::scratch::ScratchPool;
 use super::spec::CollectiveSpec;
+pub(crate) use instruction::ONE_STEP_LIMIT;
 use instruction::{Instruction, LocalGroup, Pace};
+use times::Times;
 
 /// Limits of a [`Communicator`].
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +69,19 @@ struct Instance {
     /// Device and what lets it go on, in the same order.
     waiting: Vec<(u32, Done)>,
     since: Instant,
+    times: Option<Times>,
+}
+
+/// Whether the processes of an island, a slice or else a host, act together towards other islands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    /// Where messages are long enough for it.
+    #[default]
+    Auto,
+    /// Never: every process exchanges data with every other one.
+    Flat,
+    /// Always, where there are several islands and some have several processes.
+    Hierarchical,
 }
 
 /// How much of a collective is to be done.
@@ -84,6 +100,7 @@ struct Shared {
     processes: Vec<u32>,
     /// A number for the island of every process: its slice if there are several, else its host.
     islands: Vec<u32>,
+    algorithm: Algorithm,
     transport: Option<Arc<dyn Transport>>,
     limits: Limits,
     state: Mutex<State>,
@@ -146,6 +163,16 @@ impl Communicator {
         transport: Option<Arc<dyn Transport>>,
         limits: Limits,
     ) -> Result<Communicator, CollectiveError> {
+        Communicator::with_algorithm(world, transport, limits, Algorithm::Auto)
+    }
+
+    /// As [`new`](Self::new), with collectives between islands done as `algorithm` says, the same on every process.
+    pub fn with_algorithm(
+        world: World,
+        transport: Option<Arc<dyn Transport>>,
+        limits: Limits,
+        algorithm: Algorithm,
+    ) -> Result<Communicator, CollectiveError> {
         world.check()?;
         let here = (world.process_index, world.devices_per_process.len());
         let there = transport.as_ref().map_or((0, 1), |t| (t.process_index(), t.process_count() as usize));
@@ -158,7 +185,8 @@ impl Communicator {
         let state = State { current: vec![None; world.local_device_count() as usize], ..State::default() };
         let shared = Arc::new(Shared {
             processes: world.processes(),
-            islands: islands(&world, transport.as_deref()),
+            islands: if algorithm == Algorithm::Flat { Vec::new() } else { islands(&world, transport.as_deref()) },
+            algorithm,
             world,
             transport,
             limits,
@@ -185,7 +213,9 @@ impl Communicator {
         let mut instructions = HashMap::new();
         for spec in specs {
             let key = spec.key;
-            let instruction = Instruction::new(spec, &self.shared.world, &self.shared.processes, &self.shared.islands)?;
+            let Shared { world, processes, islands, algorithm, .. } = &*self.shared;
+            let instruction = Instruction::new(spec, world, processes, islands, *algorithm)?;
+            times::describe(id, &instruction);
             let name = instruction.spec.name.clone();
             if instructions.insert(key, Arc::new(instruction)).is_some() {
                 let problem = format!("key {key} belongs to another instruction as well");
@@ -319,8 +349,12 @@ impl ProgramCollectives {
             calls: Vec::with_capacity(local_ranks),
             waiting: Vec::with_capacity(local_ranks),
             since: Instant::now(),
+            times: Times::new(instruction.first_local_device(group)),
         });
         let place = instance.calls.partition_point(|other| other.rank < rank);
+        if let Some(times) = &mut instance.times {
+            times.arrive(local_device);
+        }
         instance.calls.insert(place, call);
         instance.waiting.insert(place, (local_device, done));
         if instance.calls.len() == local_ranks {
@@ -346,6 +380,13 @@ impl ProgramCollectives {
 impl Instance {
     fn local(&self) -> Option<&LocalGroup> {
         self.instruction.local(self.id.group)
+    }
+
+    /// Tells the timeline that the devices are about to go on.
+    fn record(&self) {
+        if let Some(times) = &self.times {
+            times.record(&self.id, self.local().map_or(0, |local| local.group.local_ranks().len()));
+        }
     }
 }
 
@@ -387,7 +428,9 @@ impl Shared {
         if let Some(transport) = &self.transport {
             transport.abort(&first.to_string());
         }
-        for Instance { calls, waiting, .. } in pending {
+        for instance in pending {
+            instance.record();
+            let Instance { calls, waiting, .. } = instance;
             drop(calls);
             waiting.into_iter().for_each(|(_, done)| done(Err(first.clone())));
         }

@@ -12,6 +12,7 @@ use crate::collective::spec::{CollectiveKind, CollectiveSpec};
 use crate::transport::TransportError;
 
 use super::instruction::{Instruction, LocalGroup, Pace};
+use super::times::Times;
 use super::{Call, Instance, Job, Share, Shared, State, lock, remote_error};
 
 /// Longer limits than this are cut, so that deadlines stay representable.
@@ -91,10 +92,10 @@ impl Shared {
     }
 
     fn others_arrive_soon(&self, instance: &Instance) -> bool {
-        let Instance { id, instruction, .. } = instance;
+        let Instance { id, instruction, times, .. } = instance;
         let Some(local) = instance.local() else { return true };
         let step = if local.pace == Pace::Brief { MEETING } else { 0 };
-        self.exchange(id, instruction, &local.group, |exchange| {
+        self.exchange(id, instruction, &local.group, times.as_ref(), |exchange| {
             others(&instruction.spec, local).all(|process| exchange.arrives_soon(process, step))
         })
     }
@@ -106,6 +107,7 @@ impl Shared {
 
     /// Lets the devices go on; `here`, if any, on this thread.
     fn complete(self: &Arc<Self>, instance: Instance, outcome: Result<(), CollectiveError>, here: Option<u32>) {
+        instance.record();
         let Instance { calls, mut waiting, .. } = instance;
         drop(calls);
         let outcome = outcome.map_err(|error| self.fail(error));
@@ -126,8 +128,9 @@ impl Shared {
     }
 
     fn guarded(&self, instance: &mut Instance, share: Share) -> Result<(), CollectiveError> {
-        let Instance { id, instruction, calls, .. } = instance;
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.execute(id, instruction, calls, share)));
+        let Instance { id, instruction, calls, times, .. } = instance;
+        let run = || self.execute(id, instruction, calls, times.as_ref(), share);
+        let outcome = catch_unwind(AssertUnwindSafe(run));
         outcome.unwrap_or_else(|_| {
             let problem = "the engine panicked".to_owned();
             Err(CollectiveError::Internal { instruction: instruction.spec.name.clone(), problem })
@@ -139,6 +142,7 @@ impl Shared {
         id: &InstanceId,
         instruction: &Instruction,
         group: &Group,
+        times: Option<&Times>,
         with: impl FnOnce(&Exchange<'_>) -> R,
     ) -> R {
         with(&Exchange {
@@ -148,6 +152,7 @@ impl Shared {
             deadline: Instant::now() + self.limits.timeout.min(FOREVER),
             sent: &self.sent,
             judge: &|peer, tag| self.judge(id, instruction, group, peer, tag),
+            times: times.map(Times::of_exchange),
         })
     }
 
@@ -156,6 +161,7 @@ impl Shared {
         id: &InstanceId,
         instruction: &Instruction,
         calls: &mut [Call],
+        times: Option<&Times>,
         share: Share,
     ) -> Result<(), CollectiveError> {
         let name = || instruction.spec.name.clone();
@@ -164,7 +170,7 @@ impl Shared {
         };
         let LocalGroup { group, plan, meets, .. } = local;
         let (spec, scratch) = (&instruction.spec, &self.scratch);
-        let outcome = self.exchange(id, instruction, group, |exchange| {
+        let outcome = self.exchange(id, instruction, group, times, |exchange| {
             let mut share = share;
             if *meets {
                 let mut met = Ok(());

@@ -29,7 +29,7 @@ pub(super) enum Source<'a> {
 }
 
 /// Whether partial results of this type are kept as f32.
-pub(super) fn is_widened(dtype: DType) -> bool {
+pub(crate) fn is_widened(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16) || Small::of(dtype).is_some()
 }
 

@@ -195,9 +195,12 @@ impl<'a> Reduction<'a> {
         // A process gives to another one pieces for several targets.
         let step = |round: usize, target: usize| (round * group.parts.len() + target) as u32;
         let rounds = targets.iter().map(|(.., pieces)| pieces.len()).max().unwrap_or(0);
-        let depth = self.depth(exchange);
+        let depth =
+            |parts: &mut dyn Iterator<Item = usize>| parts.map(|part| exchange.depth(process(part))).max().unwrap_or(1);
+        let near = depth(&mut islands[island].iter().copied().filter(|&part| part != group.mine));
+        let far = depth(&mut islands.iter().flatten().copied().filter(|&part| group.place(part).0 != island));
         let operands = calls[0].args.clone();
-        for turn in 0..rounds + 2 * depth {
+        for turn in 0..rounds + near + far {
             for (target, carrier, slices, pieces) in targets.iter().filter(|(_, carrier, ..)| *carrier != group.mine) {
                 if let Some(piece) = pieces.get(turn) {
                     let to = &group.parts[*target];
@@ -209,7 +212,7 @@ impl<'a> Reduction<'a> {
             let carried =
                 targets.iter().filter(|(target, carrier, ..)| *carrier == group.mine && *target != group.mine);
             for (target, _, slices, pieces) in carried {
-                if let Some(round) = turn.checked_sub(depth)
+                if let Some(round) = turn.checked_sub(near)
                     && let Some(piece) = pieces.get(round)
                 {
                     let own = self.own_slices(&operands, dim, &group.parts[*target], slices, piece);
@@ -218,7 +221,7 @@ impl<'a> Reduction<'a> {
                 }
             }
             let (_, _, slices, pieces) = &targets[group.mine];
-            let Some(round) = turn.checked_sub(2 * depth) else { continue };
+            let Some(round) = turn.checked_sub(near + far) else { continue };
             let Some(piece) = pieces.get(round) else { continue };
             let own = self.own_slices(&operands, dim, self.mine(), slices, piece);
             // Islands in order, and the processes of ours where it stands.

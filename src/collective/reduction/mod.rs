@@ -93,13 +93,14 @@ pub(super) fn is_one_step(spec: &CollectiveSpec, group: &Group, limit: usize) ->
         }
         _ => {
             let size = largest_size(&spec.operands);
-            size <= limit && is_direct(size, group)
+            size <= limit && is_direct(size, group.parts.len())
         }
     }
 }
 
-fn is_direct(size: usize, group: &Group) -> bool {
-    size <= if group.parts.len() == 2 { DIRECT_LIMIT_OF_TWO } else { DIRECT_LIMIT }
+/// Whether each of so many processes combines the whole of an all-reduce of `size` bytes.
+pub(crate) fn is_direct(size: usize, processes: usize) -> bool {
+    size <= if processes == 2 { DIRECT_LIMIT_OF_TWO } else { DIRECT_LIMIT }
 }
 
 impl<'a> Reduction<'a> {
@@ -113,7 +114,7 @@ impl<'a> Reduction<'a> {
         scratch: &'a ScratchPool,
     ) -> Reduction<'a> {
         let is_large = spec.results.iter().filter_map(ArraySpec::size).sum::<usize>() >= bulk_copy::LARGE;
-        let is_direct = is_direct(largest_size(&spec.operands), group);
+        let is_direct = is_direct(largest_size(&spec.operands), group.parts.len());
         Reduction { spec, op, scatter, group, scratch, is_direct, is_large }
     }
 

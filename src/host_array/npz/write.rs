@@ -1,8 +1,6 @@
 //! Writing `.npz` archives.
 
-use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Seek, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use zip::write::SimpleFileOptions;
@@ -11,6 +9,7 @@ use zip::{CompressionMethod, ZipWriter};
 use super::{SUFFIX, header};
 use crate::host_array::element::canonical;
 use crate::host_array::{FileError, HostArray};
+use crate::whole_file::WholeFile;
 
 /// Writes arrays by their names into a `.npz` file, as `numpy.savez` does.
 ///
@@ -21,25 +20,12 @@ pub fn write_npz<'a>(path: &Path, arrays: impl IntoIterator<Item = (String, &'a 
 }
 
 fn write<'a>(path: &Path, arrays: impl IntoIterator<Item = (String, &'a HostArray)>) -> io::Result<()> {
-    let there = fs::metadata(path).ok();
-    if there.as_ref().is_some_and(|there| !there.is_file()) {
-        let special = File::options().write(true).open(path)?;
-        return fill(ZipWriter::new_stream(BufWriter::new(special)), arrays)?.into_inner().flush();
+    let mut whole = WholeFile::create(path)?;
+    if let WholeFile::Stream(file) = &mut whole {
+        return fill(ZipWriter::new_stream(BufWriter::new(file)), arrays)?.into_inner().flush();
     }
-    // A link stays one.
-    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let permissions = there.as_ref().map_or(Permissions::from_mode(0o666), fs::Metadata::permissions);
-    let new = tempfile::Builder::new().prefix(".spmd-run-").suffix(".npz").permissions(permissions).tempfile_in(folder);
-    match new {
-        Ok(mut new) => {
-            fill(ZipWriter::new(BufWriter::new(new.as_file_mut())), arrays)?.flush()?;
-            new.persist(&target)?;
-            Ok(())
-        }
-        Err(_) if there.is_some() => fill(ZipWriter::new(BufWriter::new(File::create(path)?)), arrays)?.flush(),
-        Err(error) => Err(error),
-    }
+    fill(ZipWriter::new(BufWriter::new(whole.file())), arrays)?.flush()?;
+    whole.finish()
 }
 
 fn fill<'a, W: Write + Seek>(
@@ -64,7 +50,8 @@ fn fill<'a, W: Write + Seek>(
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::super::read_npz;
     use super::*;

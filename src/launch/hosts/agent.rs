@@ -1,5 +1,6 @@
 //! Commands that start a helper on a host, through an agent such as ssh.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -30,7 +31,8 @@ const SCRIPT: &str = r#"d=${TMPDIR:-/tmp}/spmd-run.$4; trap "rm -rf \"\$d\"" EXI
 pub struct Binary {
     pub path: PathBuf,
     size: u64,
-    hash: String,
+    /// BLAKE3, in hexadecimal digits.
+    pub hash: String,
 }
 
 impl Binary {
@@ -39,21 +41,28 @@ impl Binary {
         Ok(Self { path: path.to_owned(), size: path.metadata()?.len(), hash })
     }
 
+    /// Words that start a helper on the machine where they are run, with one more: a random name. `None` stands for the
+    /// binary's path there.
+    pub fn helper(&self) -> [Option<String>; 7] {
+        let [sh, c, script, name] = ["sh", "-c", SCRIPT, "spmd-run"].map(|word| Some(word.to_owned()));
+        [sh, c, script, name, None, Some(self.hash.clone()), Some(self.size.to_string())]
+    }
+
     /// The command that starts a helper on this host.
     pub fn helper_on(&self, host: &str, agent: &str) -> io::Result<Command> {
         let mut name = [0; 8];
         rustix::rand::getrandom(&mut name, GetRandomFlags::empty())?;
         let name = format!("{:016x}", u64::from_ne_bytes(name));
-        let parameters =
-            [self.path.as_os_str().to_owned(), (&self.hash).into(), self.size.to_string().into(), name.into()];
         let mut command = if is_this_machine(host) {
-            let mut shell = Command::new("sh");
-            shell.args(["-c", SCRIPT, "spmd-run"]).args(parameters);
+            let mut words =
+                self.helper().into_iter().map(|word| word.map_or_else(|| self.path.clone().into(), OsString::from));
+            let mut shell = Command::new(words.next().unwrap_or_default());
+            shell.args(words).arg(name);
             shell
         } else {
             let mut words = agent.split_whitespace();
             let mut agent = Command::new(words.next().unwrap_or_default());
-            let [path, hash, size, name] = parameters.each_ref().map(|parameter| quoted(&parameter.to_string_lossy()));
+            let (path, hash, size) = (quoted(&self.path.to_string_lossy()), &self.hash, self.size);
             agent.args(words).arg(host).arg(format!("exec sh -c '{SCRIPT}' spmd-run {path} {hash} {size} {name}"));
             // A shell on this machine takes its folder away when the launcher has gone; an agent has nothing to do then.
             tie_to_this_process(&mut agent, &[]);

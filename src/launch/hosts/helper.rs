@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::super::controllers::{Controllers, Crew};
-use super::super::environment::SHIPPED_FILES;
+use super::super::environment::{HOST_ADDRESS, SHIPPED_FILES};
 use super::super::job::{LaunchError, failed};
 use super::super::output::Output;
 use super::super::signals::Signals;
@@ -151,11 +151,13 @@ impl Helper<'_> {
         self.offers = files;
     }
 
-    /// Where other hosts reach this one: as the launcher's ssh does.
+    /// Where other hosts reach this one: as Ray says, or as the launcher's ssh does.
     fn own_address() -> IpAddr {
-        let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
-        let by_ssh = connection.split(' ').nth(2).and_then(|address| address.parse().ok());
-        by_ssh.filter(|address: &IpAddr| !address.is_loopback()).unwrap_or_else(host::address_for_peers)
+        let connection = std::env::var("SSH_CONNECTION").ok();
+        let by_ssh = || connection.as_deref()?.split(' ').nth(2).map(str::to_owned);
+        let address = std::env::var(HOST_ADDRESS).ok().or_else(by_ssh);
+        let address = address.and_then(|address| address.parse().ok());
+        address.filter(|address: &IpAddr| !address.is_loopback()).unwrap_or_else(host::address_for_peers)
     }
 
     /// Writes the next bytes of a file.

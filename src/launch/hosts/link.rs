@@ -1,10 +1,11 @@
 //! The launcher's end of the connection to a helper.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, ExitStatus};
+use std::process::{Child, ExitStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,32 +15,38 @@ use super::super::printer::Printer;
 use super::super::signals::describe;
 use super::Hosts;
 use super::agent::{Binary, advice};
+use super::ray::Obituaries;
 use super::wire::{FileOffer, Letterbox, Order, PIECE, Patient, Ready, SILENCE, Word, read, write};
 
 /// What the thread that listens to a helper tells the launcher's main thread.
 pub enum Event {
     /// The helper has all it needs, and takes orders through this pipe from now on.
-    Ready(ChildStdin, Ready),
+    Ready(File, Ready),
     Word(Word),
     /// Nothing more will come.
     Closed(io::Error),
+}
+
+/// What hosts get that lack it.
+pub struct Sent {
+    pub binary: Binary,
+    /// BLAKE3 of the files of the job.
+    pub hashes: Vec<[u8; 32]>,
 }
 
 /// What a listening thread needs.
 pub struct Listening {
     /// The number of the host.
     pub host: usize,
-    pub binary: Arc<Binary>,
+    pub sent: Arc<Sent>,
     pub hosts: Arc<Hosts>,
-    /// BLAKE3 of the files of the job.
-    pub hashes: Arc<Vec<[u8; 32]>>,
     pub printer: Arc<Printer>,
     pub events: Letterbox<(usize, Event)>,
 }
 
 impl Listening {
     /// Starts a thread that prepares the helper and then listens to it.
-    pub fn start(self, input: ChildStdin, output: ChildStdout) -> io::Result<()> {
+    pub fn start(self, input: File, output: File) -> io::Result<()> {
         let listen = move || {
             let mut output = Patient { pipe: output, limit: self.hosts.start_limit };
             let cut = self.listen(input, &mut output).err();
@@ -49,7 +56,7 @@ impl Listening {
         std::thread::Builder::new().name("host".to_owned()).spawn(listen).map(drop)
     }
 
-    fn listen(&self, mut input: ChildStdin, output: &mut Patient<ChildStdout>) -> io::Result<()> {
+    fn listen(&self, mut input: File, output: &mut Patient<File>) -> io::Result<()> {
         let ready = self.prepare(&mut input, output)?;
         output.limit = SILENCE;
         self.events.put((self.host, Event::Ready(input, ready)));
@@ -67,10 +74,10 @@ impl Listening {
     }
 
     /// Gives the helper the files that it lacks.
-    fn prepare(&self, input: &mut ChildStdin, output: &mut impl Read) -> io::Result<Ready> {
-        self.binary.bring(input, output)?;
+    fn prepare(&self, input: &mut File, output: &mut impl Read) -> io::Result<Ready> {
+        self.sent.binary.bring(input, output)?;
         let offer = |(path, hash): (&PathBuf, &[u8; 32])| FileOffer { path: path.into(), hash: *hash };
-        let offers = self.hosts.files.iter().zip(&*self.hashes).map(offer).collect();
+        let offers = self.hosts.files.iter().zip(&self.sent.hashes).map(offer).collect();
         write(input, &Order::Prepare { directory: std::env::current_dir()?.into(), files: offers })?;
         let ready = loop {
             match read(output)? {
@@ -96,6 +103,28 @@ impl Listening {
     }
 }
 
+/// What stands between the launcher and a helper.
+pub enum Agent {
+    /// A command such as ssh, or the shell that takes its place on this machine.
+    Command(Child),
+    /// An actor of Ray, of which the driver knows why it is gone.
+    Actor(Arc<Obituaries>),
+}
+
+/// A host whose helper can be spoken to.
+pub struct Reached {
+    pub name: String,
+    /// How many controllers it gets.
+    pub processes: u32,
+    /// Environment variables that only these get.
+    pub envs: Vec<(OsString, OsString)>,
+    pub agent: Agent,
+    /// Where the helper reads.
+    pub input: File,
+    /// Where it writes.
+    pub output: File,
+}
+
 /// A host of a running job.
 pub struct Link {
     /// Its number.
@@ -105,10 +134,11 @@ pub struct Link {
     pub first: u32,
     /// How many controllers it has.
     pub count: u32,
-    /// The agent, or the shell that takes its place on this machine.
-    agent: Child,
+    /// Environment variables that only its controllers get.
+    pub envs: Vec<(OsString, OsString)>,
+    agent: Agent,
     /// Where orders go, while the helper takes some.
-    orders: Option<ChildStdin>,
+    orders: Option<File>,
     /// All its controllers have ended, and all that they printed has arrived.
     pub is_finished: bool,
     pub is_closed: bool,
@@ -116,11 +146,18 @@ pub struct Link {
 }
 
 impl Link {
-    pub fn new(host: u32, name: String, first: u32, count: u32, agent: Child) -> Self {
-        Self { host, name, first, count, agent, orders: None, is_finished: false, is_closed: false, ready: None }
+    /// Host `host`, whose controllers start with `first`, and the helper's input and output.
+    pub fn new(host: u32, first: u32, reached: Reached) -> (Self, File, File) {
+        let Reached { name, processes: count, envs, agent, input, output } = reached;
+        let (orders, ready) = (None, None);
+        (
+            Self { host, name, first, count, envs, agent, orders, is_finished: false, is_closed: false, ready },
+            input,
+            output,
+        )
     }
 
-    pub fn open(&mut self, orders: ChildStdin, ready: Ready) {
+    pub fn open(&mut self, orders: File, ready: Ready) {
         self.orders = Some(orders);
         self.ready = Some(ready);
     }
@@ -134,7 +171,10 @@ impl Link {
 
     /// Lets the helper go, which ends what still runs there.
     pub fn close(&mut self) {
-        self.orders = None;
+        if let Some(orders) = self.orders.take() {
+            // Of a socket, the thread that listens holds the other direction. A pipe has none, and refuses.
+            let _ = rustix::net::shutdown(&orders, rustix::net::Shutdown::Write);
+        }
     }
 
     pub fn has(&self, process_index: u32) -> bool {
@@ -145,6 +185,9 @@ impl Link {
     pub fn reason(&mut self, cut: &io::Error, agents: &Printer, with_advice: bool) -> String {
         if cut.kind() == io::ErrorKind::TimedOut {
             return format!("{} does not answer", self.name);
+        }
+        if let Agent::Actor(obituaries) = &self.agent {
+            return obituaries.of(self.host);
         }
         let status = self.wait(Duration::from_secs(1));
         let words = || agents.last_words(self.host);
@@ -174,9 +217,10 @@ impl Link {
 
     /// Waits for the agent's end.
     fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let Agent::Command(agent) = &mut self.agent else { return None };
         let deadline = Instant::now() + limit;
         loop {
-            match self.agent.try_wait() {
+            match agent.try_wait() {
                 Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
                 Ok(status) => return status,
                 Err(_) => return None,
@@ -185,9 +229,10 @@ impl Link {
     }
 
     fn signal_agent(&mut self, signal: Signal) {
+        let Agent::Command(agent) = &mut self.agent else { return };
         // Before it is collected its number, which is the group's too, cannot mean another process.
-        if matches!(self.agent.try_wait(), Ok(None)) {
-            let group = Pid::from_child(&self.agent);
+        if matches!(agent.try_wait(), Ok(None)) {
+            let group = Pid::from_child(agent);
             let _ = kill_process_group(group, signal);
             let _ = kill_process_group(group, Signal::CONT);
         }

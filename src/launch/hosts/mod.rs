@@ -4,15 +4,17 @@
 //! brings the binary and the input files where they are not there already, and on this machine without. The helper is the
 //! parent of the controllers there. Orders to it, the job's secret among them, travel over the agent's standard input; what
 //! the controllers print, and how they end, over its standard output. A helper whose connection is cut ends its
-//! controllers.
+//! controllers. On a Ray cluster an actor takes the agent's place, and the cluster decides which hosts there are.
 
 mod agent;
 mod files;
 mod helper;
 mod link;
 mod list;
+mod ray;
 mod wire;
 
+use std::fs::File;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,23 +36,37 @@ pub use agent::SSH_COMMAND;
 pub use files::shipped;
 pub use helper::serve;
 pub use list::{HostListError, Share, Slots, parse, parse_file, share};
+pub use ray::{MODULE as RAY_MODULE, RayCluster, RayError};
 
 use agent::Binary;
-use link::{Event, Link, Listening};
+use link::{Agent, Event, Link, Listening, Reached, Sent};
+use ray::{Driver, Placed};
 use wire::{BEAT, Inbox, Order, Start, Word};
 
 /// Where the controllers of a job run.
 #[derive(Clone, Debug)]
 pub struct Hosts {
-    /// The hosts in the order of their processes.
-    pub shares: Vec<Share>,
-    /// The command that runs a command on another host, [`SSH_COMMAND`] or the like: words, to which the host and the
-    /// command are added.
-    pub agent: String,
+    /// How they are reached.
+    pub by: By,
     /// Input files that the controllers' arguments name.
     pub files: Vec<PathBuf>,
     /// How long a host may take until its helper is ready.
     pub start_limit: Duration,
+}
+
+/// How hosts are reached.
+#[derive(Clone, Debug)]
+pub enum By {
+    /// By a command, hosts that are known beforehand.
+    Ssh {
+        /// The hosts in the order of their processes.
+        shares: Vec<Share>,
+        /// The command that runs a command on another host, [`SSH_COMMAND`] or the like: words, to which the host and the
+        /// command are added.
+        agent: String,
+    },
+    /// By Ray, hosts that it gives.
+    Ray(RayCluster),
 }
 
 /// How often to tell which hosts are not ready yet.
@@ -75,11 +91,55 @@ pub fn is_this_program(hash: &str) -> bool {
 
 /// Runs a job over hosts to its end.
 pub(super) fn run(job: &Job, hosts: &Hosts, restarts: u32, signals: &mut Signals) -> Result<Outcome, LaunchError> {
-    let mut helpers = Helpers::start(job, hosts, restarts)?;
-    match helpers.prepare(job, hosts, restarts, signals)? {
+    let binary = Binary::at(&job.program).map_err(failed("read this program's file"))?;
+    let hashes = hosts.files.iter().map(|path| files::hash(path)).collect::<Result<_, _>>();
+    let sent = Sent { binary, hashes: hashes.map_err(failed("read an input file"))? };
+    let mut job = job.clone();
+    // After the helpers, which it carries.
+    let driver;
+    let (reached, agent_output) = match &hosts.by {
+        By::Ssh { shares, agent } => reach_by_command(shares, agent, &sent.binary)?,
+        By::Ray(cluster) => {
+            match Driver::start(cluster, job.process_count, hosts.start_limit, &sent.binary, signals)? {
+                Placed::Hosts(running, reached) => {
+                    driver = running;
+                    job.chips = driver.chips();
+                    (reached, Vec::new())
+                }
+                Placed::Stopped { signal } => return Ok(Outcome::Stopped { signal }),
+            }
+        }
+    };
+    let mut helpers = Helpers::start(&job, hosts, sent, reached, agent_output, restarts)?;
+    match helpers.prepare(&job, hosts, restarts, signals)? {
         Some(signal) => Ok(Outcome::Stopped { signal }),
-        None => watch(job, &mut helpers, signals),
+        None => watch(&job, &mut helpers, signals),
     }
+}
+
+/// Starts an agent for each host. What the agents themselves say comes out of the pipes.
+fn reach_by_command(shares: &[Share], agent: &str, binary: &Binary) -> Result<(Vec<Reached>, Vec<Pipe>), LaunchError> {
+    let (mut all, mut pipes) = (Vec::new(), Vec::new());
+    for (host, share) in shares.iter().enumerate() {
+        let unusable = |reason: String| HostError { host: share.host.clone(), reason };
+        let mut command = binary.helper_on(&share.host, agent).map_err(failed("name a folder"))?;
+        let mut agent = command
+            .spawn()
+            .map_err(|error| unusable(format!("cannot run {}: {error}", command.get_program().to_string_lossy())))?;
+        let stderr = agent.stderr.take().map(OwnedFd::from);
+        pipes.extend(stderr.map(|fd| Pipe { process: host as u32, stream: Stream::Err, fd }));
+        if let (Some(input), Some(output)) = (agent.stdin.take(), agent.stdout.take()) {
+            all.push(Reached {
+                name: share.host.clone(),
+                processes: share.processes,
+                envs: Vec::new(),
+                agent: Agent::Command(agent),
+                input: File::from(OwnedFd::from(input)),
+                output: File::from(OwnedFd::from(output)),
+            });
+        }
+    }
+    Ok((all, pipes))
 }
 
 /// The helpers of a job. Dropping them ends all that runs.
@@ -97,51 +157,45 @@ struct Helpers {
 }
 
 impl Helpers {
-    /// Starts an agent for each host, and a thread that listens to it.
-    fn start(job: &Job, hosts: &Hosts, restarts: u32) -> Result<Self, LaunchError> {
-        let names = || hosts.shares.iter().map(|share| share.host.clone());
-        let of_processes =
-            hosts.shares.iter().flat_map(|share| vec![Some(share.host.clone()); share.processes as usize]);
+    /// Starts a thread for each host that listens to it.
+    fn start(
+        job: &Job,
+        hosts: &Hosts,
+        sent: Sent,
+        reached: Vec<Reached>,
+        agent_output: Vec<Pipe>,
+        restarts: u32,
+    ) -> Result<Self, LaunchError> {
+        let of_processes = reached.iter().flat_map(|host| vec![Some(host.name.clone()); host.processes as usize]);
         let mut printer = Printer::new(tags(of_processes.collect::<Vec<_>>().into_iter()));
         if let Some(folder) = &job.log_dir {
             printer.log_to(folder, restarts == 0)?;
         }
         let (events, letterbox) = Inbox::new(1024).map_err(failed("make a channel"))?;
+        let names = reached.iter().map(|host| format!("[{}] ", host.name));
         let mut helpers = Self {
             links: Vec::new(),
             running: vec![false; job.process_count as usize],
             events,
             printer: Arc::new(printer),
-            agents: Arc::new(Printer::new(names().map(|name| format!("[{name}] "))).without_results()),
+            agents: Arc::new(Printer::new(names).without_results()),
             agent_output: None,
             last_beat: Instant::now(),
         };
-        let binary = Arc::new(Binary::at(&job.program).map_err(failed("read this program's file"))?);
-        let hashes = hosts.files.iter().map(|path| files::hash(path)).collect::<Result<Vec<_>, _>>();
-        let (hashes, hosts) = (Arc::new(hashes.map_err(failed("read an input file"))?), Arc::new(hosts.clone()));
-        let mut pipes = Vec::new();
+        let (sent, hosts) = (Arc::new(sent), Arc::new(hosts.clone()));
         let mut first = 0;
-        for (host, share) in hosts.shares.iter().enumerate() {
-            let unusable = |reason: String| HostError { host: share.host.clone(), reason };
-            let mut command = binary.helper_on(&share.host, &hosts.agent).map_err(failed("name a folder"))?;
-            let mut agent = command.spawn().map_err(|error| {
-                unusable(format!("cannot run {}: {error}", command.get_program().to_string_lossy()))
-            })?;
-            let streams = (agent.stdin.take(), agent.stdout.take());
-            let stderr = agent.stderr.take().map(OwnedFd::from);
-            pipes.extend(stderr.map(|fd| Pipe { process: host as u32, stream: Stream::Err, fd }));
-            helpers.links.push(Link::new(host as u32, share.host.clone(), first, share.processes, agent));
-            first += share.processes;
-            if let (Some(input), Some(output)) = streams {
-                let events = letterbox.another().map_err(failed("make a channel"))?;
-                let (binary, hosts, hashes) = (binary.clone(), hosts.clone(), hashes.clone());
-                Listening { host, binary, hosts, hashes, printer: helpers.printer.clone(), events }
-                    .start(input, output)
-                    .map_err(failed("start a thread"))?;
-            }
+        for (host, reached) in reached.into_iter().enumerate() {
+            let (link, input, output) = Link::new(host as u32, first, reached);
+            first += link.count;
+            helpers.links.push(link);
+            let events = letterbox.another().map_err(failed("make a channel"))?;
+            let (sent, hosts) = (sent.clone(), hosts.clone());
+            Listening { host, sent, hosts, printer: helpers.printer.clone(), events }
+                .start(input, output)
+                .map_err(failed("start a thread"))?;
         }
         let agents = helpers.agents.clone();
-        let output = Output::start(pipes, move |host, stream, bytes| agents.take(host, stream, bytes));
+        let output = Output::start(agent_output, move |host, stream, bytes| agents.take(host, stream, bytes));
         helpers.agent_output = Some(output.map_err(failed("copy the hosts' output"))?);
         Ok(helpers)
     }
@@ -206,7 +260,7 @@ impl Helpers {
                 coordinator: coordinator.clone().unwrap_or_default(),
                 token: token.reveal().to_owned(),
                 args: job.args.clone(),
-                envs: job.envs.clone(),
+                envs: job.envs.iter().chain(&link.envs).cloned().collect(),
                 restarts,
             };
             link.order(&Order::Start(start));

@@ -142,6 +142,21 @@ functions! {
         device_complete_events: *mut *mut Event,
         execute_device: *mut Device,
     }
+    PJRT_Executable_Serialize => ExecutableSerialize {
+        executable: *const Executable,
+        bytes: *const c_char,
+        bytes_size: usize,
+        serialized: *mut SerializedExecutable,
+        deleter: Option<SerializedExecutableDeleter>,
+    }
+    PJRT_Executable_DeserializeAndLoad => ExecutableDeserializeAndLoad {
+        client: *mut Client,
+        bytes: *const c_char,
+        bytes_size: usize,
+        loaded: *mut LoadedExecutable,
+        compile_options: *const c_char,
+        compile_options_size: usize,
+    }
     PJRT_Executable_OptimizedProgram => OptimizedProgram { executable: *mut Executable, program: *mut Program, }
     PJRT_Buffer_ToHostBuffer => BufferToHostBuffer {
         src: *mut Buffer,

@@ -30,7 +30,18 @@ macro_rules! opaque {
     )*};
 }
 
-opaque!(Error, Event, Client, Device, DeviceDescription, Memory, Buffer, Executable, LoadedExecutable);
+opaque!(
+    Error,
+    Event,
+    Client,
+    Device,
+    DeviceDescription,
+    Memory,
+    Buffer,
+    Executable,
+    LoadedExecutable,
+    SerializedExecutable
+);
 
 #[repr(C)]
 pub struct ExtensionBase {
@@ -225,6 +236,7 @@ pub struct KeyValuePutArgs {
 }
 
 pub type KeyValueCallback<A> = unsafe extern "C" fn(*mut A) -> *mut Error;
+pub type SerializedExecutableDeleter = unsafe extern "C" fn(*mut SerializedExecutable);
 pub type OnReadyCallback = unsafe extern "C" fn(*mut Error, *mut c_void);
 
 pub const EXTENSION_FFI: c_int = 5;

@@ -10,6 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::net::TcpListener;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::{AbortHandle, LocalSet};
 use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 
+use super::estate::Estate;
 use super::handshake::Key;
 use super::report::{Abort, Seconds};
 use super::{Heartbeat, JobId, JoinError};
@@ -53,6 +55,8 @@ pub struct CoordinatorOptions {
     pub metrics: Option<TcpListener>,
     /// Whether someone watches: every change in who is missing is told at once.
     pub live: bool,
+    /// Where what processes bequeath goes.
+    pub estate: Arc<Estate>,
 }
 
 /// A running coordinator. It stops when dropped; processes still connected are told.
@@ -141,10 +145,21 @@ async fn serve(
     options: CoordinatorOptions,
     stopped: oneshot::Receiver<()>,
 ) {
-    let CoordinatorOptions { key, identity, job, process_count, version, heartbeat, expected_hosts, metrics: _, live } =
-        options;
+    let CoordinatorOptions {
+        key,
+        identity,
+        job,
+        process_count,
+        version,
+        heartbeat,
+        expected_hosts,
+        metrics: _,
+        live,
+        estate,
+    } = options;
+    let state = State::new(Instant::now(), job, process_count, version, heartbeat, expected_hosts, estate);
     let shared = Rc::new(Shared {
-        state: RefCell::new(State::new(Instant::now(), job, process_count, version, heartbeat, expected_hosts)),
+        state: RefCell::new(state),
         changed: Notify::new(),
         key,
         identity,

@@ -1,4 +1,4 @@
-//! What the coordinator knows, and what it does with each message. No sockets and no clock of its own.
+//! What the coordinator knows, and what it does with each message. No sockets, and no clock but the one it is asked for.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 
+use super::super::estate::Estate;
 use super::super::report::{Abort, Missing, MissingProcess, Place, ProcessList, Seconds, named};
 use super::super::status::{JobStatus, ProcessState};
 use super::super::wire::{
@@ -14,6 +15,7 @@ use super::super::wire::{
 };
 use super::super::{Heartbeat, JobId};
 use super::members::Members;
+use crate::trace;
 
 /// The most bytes that all values of the store may have together.
 const MAX_STORE: usize = 4 << 30;
@@ -87,6 +89,7 @@ pub struct State {
     last: Option<(u64, Instant)>,
     /// What process 0 learns once all others know it: it might end at once, and the coordinator with it.
     last_words: Option<LastWords>,
+    estate: Arc<Estate>,
 }
 
 /// A message for process 0 that has to wait until the others' messages are written.
@@ -117,6 +120,7 @@ impl State {
         version: String,
         heartbeat: Heartbeat,
         expected_hosts: Vec<String>,
+        estate: Arc<Estate>,
     ) -> Self {
         Self {
             job,
@@ -136,6 +140,7 @@ impl State {
             abort: None,
             last: None,
             last_words: None,
+            estate,
         }
     }
 
@@ -181,6 +186,7 @@ impl State {
         send(&outbox, Frame::new(call, Response::Accepted(self.heartbeat)));
         self.members.insert(join, address);
         self.peers.insert(process, outbox);
+        self.estate.expect(process);
         self.arrive(now, process, call, Place::Join, join.timeout, Body::default());
         Ok(())
     }
@@ -188,15 +194,19 @@ impl State {
     /// Does what a process asks.
     pub fn handle(&mut self, now: Instant, process: u32, frame: Frame<Request>) {
         let Frame { call, message, body } = frame;
+        if matches!(message, Request::Bequeath) {
+            return self.inherit(process, call, body);
+        }
         if self.abort.is_some() {
             return;
         }
         self.members.hear(process, None);
         match message {
             Request::Heartbeat(progress) => self.members.hear(process, Some(progress)),
-            Request::Join(_) | Request::Status => {
+            Request::Join(_) | Request::Status | Request::Bequeath => {
                 self.reject(process, call, format!("process {process} has joined already"))
             }
+            Request::Clock => self.answer(process, call, Response::Clock(trace::now()), Body::default()),
             Request::Put { key } => {
                 let response = match self.put(key, body) {
                     Ok(()) => Response::Done,
@@ -238,6 +248,7 @@ impl State {
     /// Takes note that a process's connection has ended.
     pub fn lost(&mut self, process: u32, loss: Loss) {
         self.peers.remove(&process);
+        self.estate.expect_no_more(process);
         if self.members.get(process).is_some_and(|member| member.state == ProcessState::Done) {
             self.close_if_last();
             return;
@@ -251,6 +262,22 @@ impl State {
             Loss::Garbled(what) => format!("{name} was cut off: {what}"),
         };
         self.abort(Abort { process_index: Some(process), reported: false, message });
+    }
+
+    /// Keeps what a process leaves for process 0.
+    fn inherit(&mut self, process: u32, call: u64, body: Body) {
+        self.store_bytes += body.len();
+        let response = match self.store_bytes <= MAX_STORE {
+            true => {
+                self.estate.receive(process, body);
+                Response::Done
+            }
+            false => {
+                self.store_bytes -= body.len();
+                Response::Rejected(format!("no room: the store is limited to {MAX_STORE} bytes"))
+            }
+        };
+        self.answer(process, call, response, Body::default());
     }
 
     /// Ends the job for everyone. The first reason counts.
@@ -586,7 +613,8 @@ fn check_name(what: &str, name: &str) -> Result<(), String> {
 /// See [`take_untrusted`](super::super::take_untrusted): the messages of two processes that have joined.
 pub fn take_untrusted(bytes: &[u8]) {
     let now = Instant::now();
-    let mut state = State::new(now, JobId::default(), 2, String::new(), Heartbeat::default(), Vec::new());
+    let mut state =
+        State::new(now, JobId::default(), 2, String::new(), Heartbeat::default(), Vec::new(), Arc::default());
     let (outbox, _sent) = mpsc::unbounded_channel();
     for process_index in 0..2 {
         let timeout = Duration::MAX;

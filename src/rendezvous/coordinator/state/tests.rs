@@ -1,7 +1,15 @@
 use super::*;
 
 fn state(process_count: u32) -> State {
-    State::new(Instant::now(), JobId::default(), process_count, "1".into(), Heartbeat::default(), Vec::new())
+    State::new(
+        Instant::now(),
+        JobId::default(),
+        process_count,
+        "1".into(),
+        Heartbeat::default(),
+        Vec::new(),
+        Arc::default(),
+    )
 }
 
 fn join(state: &mut State, process_index: u32) -> mpsc::UnboundedReceiver<Outgoing> {
