@@ -3,10 +3,10 @@
 mod harness;
 
 use std::net::TcpListener;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use harness::mpirun::mpirun;
-use harness::{Outcome, command, finish, run};
+use harness::{Outcome, command, fails, finish, run};
 
 const PROGRAM: [&str; 3] = ["hlo/replica_all_reduce.hlo", "--fill", "ones"];
 
@@ -51,6 +51,24 @@ fn torchrun() {
     let port = free_port();
     let of = |rank| vec![("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &*port)];
     meet("torchrun", of("0"), of("1"));
+}
+
+#[test]
+fn mpich() {
+    let mpirun = |arguments: &[&str]| {
+        let mut mpirun = Command::new("mpirun.mpich");
+        mpirun.args(["-n", "2", env!("CARGO_BIN_EXE_spmd-run")]).args(PROGRAM).args(arguments);
+        mpirun.current_dir(harness::root());
+        run(mpirun)
+    };
+    if Command::new("mpirun.mpich").arg("--version").output().is_err() {
+        eprintln!("skipped: mpirun.mpich is not installed (Debian: mpich)");
+        return;
+    }
+    let outcome = mpirun(&["--coordinator", &format!("127.0.0.1:{}", free_port())]).success("MPICH");
+    assert!(outcome.stdout.contains("2 processes × 2 devices"), "{}", outcome.stdout);
+    fails(&mpirun(&["-n", "3"]), 2, &["-n 3: MPICH started 2 processes: leave -n out"]);
+    fails(&mpirun(&[]), 2, &["MPICH's variables name no host and no job: give --coordinator HOST:PORT"]);
 }
 
 #[test]

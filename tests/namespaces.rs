@@ -2,12 +2,17 @@
 
 mod harness;
 
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use harness::fails;
 use harness::job::{Plan, plan};
 use harness::ssh::SshServer;
+use harness::{fails, root};
+use serde::Deserialize;
+use serde_json::Value;
 
 const SLOW: [&str; 5] = ["tbf", "rate", "200mbit", "burst", "64kb"];
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -51,6 +56,13 @@ impl Network {
         ["ip", "netns", "exec", &self.hosts[host]]
     }
 
+    /// Where files lie that a host has in place of those in `/etc`.
+    fn files(&self, host: usize) -> PathBuf {
+        let folder = PathBuf::from("/etc/netns").join(&self.hosts[host]);
+        fs::create_dir_all(&folder).expect("a folder for the namespace's files");
+        folder
+    }
+
     fn pull_cable(&self) {
         assert!(succeeds(&format!("ip -n {} link set eth0 down", self.hosts[1])));
     }
@@ -60,6 +72,7 @@ impl Drop for Network {
     fn drop(&mut self) {
         for host in &self.hosts {
             succeeds(&format!("ip netns delete {host}"));
+            let _ = fs::remove_dir_all(PathBuf::from("/etc/netns").join(host));
         }
     }
 }
@@ -134,4 +147,42 @@ fn a_missing_process_is_named_on_both_hosts() {
     for job in jobs {
         fails(&job.finish(), 3, &["missing 2 of 4: process 1, 3"]);
     }
+}
+
+/// The pods of a manifest, each a host with what Kubernetes gives it. The first one's name is not known at once.
+#[test]
+fn pods_of_an_indexed_job_find_each_other() {
+    let Some(network) = Network::new("pods") else { return };
+    let manifest = fs::read_to_string(root().join("deploy/kubernetes/indexed-job.yaml")).expect("the manifest");
+    let documents = serde_yaml_ng::Deserializer::from_str(&manifest);
+    let documents: Vec<Value> = documents.map(|document| Value::deserialize(document).expect("YAML")).collect();
+    let [service, job] = &documents[..] else { panic!("a service and a job, not {}", documents.len()) };
+    let text = |value: &Value| value.as_str().expect("a text").to_owned();
+    let (name, pod) = (text(&job["metadata"]["name"]), &job["spec"]["template"]["spec"]);
+    assert_eq!(service["metadata"]["name"], pod["subdomain"], "the service gives the pods their names");
+    assert_eq!(service["spec"]["selector"]["job-name"], name.as_str());
+    assert_eq!(job["spec"]["completions"], 2);
+    let container = &pod["containers"][0];
+    assert_eq!(container["env"][0]["name"], "SPMD_JOB_TOKEN");
+    let arguments: Vec<String> = container["args"].as_array().expect("arguments").iter().map(text).collect();
+    let arguments = arguments.iter().map(|argument| argument.replace("/programs/", "hlo/"));
+
+    let domain = format!("{}.default.svc.cluster.local", text(&pod["subdomain"]));
+    let line = |index: usize| format!("10.77.0.{} {name}-{index}.{domain} {name}-{index}\n", index + 1);
+    let start = |index: usize| {
+        let files = network.files(index);
+        fs::write(files.join("hosts"), format!("127.0.0.1 localhost\n{}", line(index))).expect("hosts");
+        fs::write(files.join("nsswitch.conf"), "hosts: files\n").expect("nsswitch.conf");
+        let mut plan = plan(arguments.clone());
+        plan.command.env("JOB_COMPLETION_INDEX", index.to_string()).env("HOSTNAME", format!("{name}-{index}"));
+        plan.command.env("SPMD_JOB_TOKEN", TOKEN);
+        plan.behind(&network.on(index)).start()
+    };
+    let pods = [start(0), start(1)];
+    std::thread::sleep(Duration::from_secs(1));
+    let hosts = fs::OpenOptions::new().append(true).open(network.files(1).join("hosts"));
+    hosts.and_then(|mut hosts| hosts.write_all(line(0).as_bytes())).expect("hosts");
+    let [first, second] = pods.map(|pod| pod.finish().success("a pod"));
+    assert!(first.stdout.contains("2 processes × 4 devices"), "{}", first.stdout);
+    assert_eq!(second.stdout, "");
 }

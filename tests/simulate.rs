@@ -15,8 +15,8 @@ fn a_step_on_two_slices() {
 
 #[test]
 fn the_json_has_what_the_text_has() {
-    let rest = ["--per-chip", "--compute", "3ms", "--format", "json", "hlo/scan_layers.hlo"];
-    let report = spmd_run([&["simulate"], &CLUSTER[..], &rest].concat()).success("simulate").stdout;
+    let rest = ["--slices", "2", "--per-chip", "--compute", "3ms", "--format", "json", "hlo/scan_layers.hlo"];
+    let report = spmd_run([&["simulate"], &rest[..]].concat()).success("simulate").stdout;
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     assert_eq!(report["compute_seconds"], 0.003);
     assert_eq!(report["topology"]["processes_per_host"], 2);

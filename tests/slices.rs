@@ -63,7 +63,7 @@ fn training_gives_the_same_losses_in_slices() {
     let one = losses(&[], 3);
     assert!(one[2] < one[0], "{one:?}");
     // Data parallel over slices, tensor parallel inside.
-    for (options, tolerance) in [(&["--algorithm", "flat"][..], 0.0), (&["--algorithm", "hierarchical"], 1e-6)] {
+    for (options, tolerance) in [(&["--algorithm", "flat"][..], 0.0), (&["--algorithm", "hierarchical"], 1e-5)] {
         let slices = losses(&[&["--slices", "2"], options].concat(), 3);
         let same = one.iter().zip(&slices).all(|(a, b)| (a - b).abs() <= tolerance * a.abs());
         assert!(same, "{options:?}: {slices:?} instead of {one:?}");

@@ -1,25 +1,27 @@
 //! Options that every command with controller processes takes, and who this process is under them.
 
+mod member;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use spmd_run::cluster::{self, Detected, Environment, Part};
-use spmd_run::collective::Algorithm;
 use spmd_run::launch::{COMPILATION_CACHE, ControllerEnv, Settings};
 use spmd_run::pjrt::Value;
 use spmd_run::plugins;
-use spmd_run::rendezvous::{Abort, Heartbeat, JobToken, JoinError, JoinOptions, Tls};
-use spmd_run::runtime::{self, DataPlaneOptions, DeviceOptions, Fact, Runtime, World, WorldError};
+use spmd_run::rendezvous::{Heartbeat, JobToken, JoinError, JoinOptions, Tls};
+use spmd_run::runtime::{self, DataPlaneOptions, DeviceOptions, Fact, Runtime, World};
 use spmd_run::trace::Files;
 use spmd_run::transport::mesh::Choice;
 
+use super::Failure;
 use super::control::ControlOptions;
 use super::launch::LaunchOptions;
-use super::mpi::{self, Meeting, Session};
+use super::mpi::{self, Meeting};
 use super::report::check_writable;
-use super::{Failure, exit};
+pub use member::Membership;
 
 #[derive(Args)]
 pub struct JobOptions {
@@ -157,17 +159,6 @@ pub enum Role {
     Launcher { processes: u32 },
     /// A controller.
     Controller(Box<Membership>),
-}
-
-/// How a controller takes part in its job.
-#[allow(clippy::large_enum_variant, reason = "there is one of them")]
-pub enum Membership {
-    /// The job has one process.
-    Alone,
-    /// The job has several, of which the launcher started this one.
-    Launched(JoinOptions),
-    /// The job has several, of which someone started this one by hand, or a scheduler did.
-    ByHand(JoinOptions, Option<Session>),
 }
 
 impl JobOptions {
@@ -517,52 +508,6 @@ impl JobOptions {
     }
 }
 
-impl Membership {
-    /// Meets the other processes, does this process's part of the job, and leaves or ends the job with them.
-    pub fn take_part(
-        self,
-        job: &JobOptions,
-        part: impl FnOnce(World, DataPlaneOptions) -> Result<u8, Failure>,
-    ) -> Result<u8, Failure> {
-        let (options, launched, session) = match self {
-            Membership::Alone => {
-                let world = World::alone().show_in(&job.files()).map_err(Failure::program)?;
-                watch_time(job.timeout, world.clone(), false);
-                let done = part(world.clone(), DataPlaneOptions::default());
-                let done = done.and_then(|code| world.shutdown().map(|()| code).map_err(of_end));
-                return done.inspect_err(|failure| drop(world.abort(&failure.message())));
-            }
-            Membership::Launched(options) => (options, true, None),
-            Membership::ByHand(options, session) => (options, false, session),
-        };
-        let bind = job.control.address()?;
-        let files = job.files();
-        files.start_recording(options.process_index, options.process_count);
-        let (world, mut data_plane) =
-            runtime::join(options, bind, job.stall_timeout, job.mesh_choice()).map_err(join_failure)?;
-        data_plane.algorithm = match job.algorithm {
-            AlgorithmChoice::Auto => Algorithm::Auto,
-            AlgorithmChoice::Flat => Algorithm::Flat,
-            AlgorithmChoice::Hierarchical => Algorithm::Hierarchical,
-        };
-        let world = world.show_in(&files).map_err(Failure::program)?;
-        if let Some(session) = &session {
-            data_plane.transport = mpi::carrier(session);
-        }
-        watch_time(job.timeout, world.clone(), launched);
-        leave_when_aborted(&world, launched);
-        let code = part(world.clone(), data_plane).and_then(|code| {
-            world.shutdown().map_err(of_end)?;
-            session.iter().for_each(mpi::finish);
-            Ok(code)
-        });
-        code.map_err(|failure| match world.abort(&failure.message()) {
-            Some(first) => of_other(&first, world.process_index(), launched),
-            None => failure,
-        })
-    }
-}
-
 /// The slice of a process, when all are divided into this many.
 pub(super) fn slice_of(process_index: u32, process_count: u32, slices: u32) -> Result<u32, Failure> {
     let slice = Part::slice(process_index, process_count, slices);
@@ -603,57 +548,6 @@ pub(super) fn join_failure(error: JoinError) -> Failure {
         JoinError::Options(_) | JoinError::Identity(_) => Failure::wrong_usage(error),
         _ => Failure::peer(error),
     }
-}
-
-/// The failure of this process because of another one's. In a job with a launcher the message is shown once: by the
-/// process where the failure began or, when that is gone, by the first of the others.
-fn of_other(abort: &Abort, this: u32, launched: bool) -> Failure {
-    let failure = Failure::peer(anyhow::Error::msg(abort.to_string()));
-    let first_of_others = if abort.process_index == Some(0) { 1 } else { 0 };
-    if launched && (abort.reported || this != first_of_others) { failure.silent() } else { failure }
-}
-
-/// A job that could not be left in order, or not leave what it was to.
-fn of_end(error: WorldError) -> Failure {
-    match error {
-        WorldError::Write(error) => Failure::program(error),
-        error => Failure::peer(error),
-    }
-}
-
-/// How long a process may take to end by itself when the job has failed elsewhere.
-const GRACE: Duration = Duration::from_secs(1);
-
-/// Ends this process when another one has ended the job, even if it is stuck in the program.
-fn leave_when_aborted(world: &World, launched: bool) {
-    let this = world.process_index();
-    let saved = world.clone();
-    world.on_abort(move |abort| {
-        if abort.reported && abort.process_index == Some(this) {
-            return;
-        }
-        let failure = of_other(abort, this, launched);
-        let world = saved.clone();
-        std::thread::spawn(move || {
-            std::thread::sleep(GRACE);
-            world.save_trace();
-            exit(failure.report());
-        });
-    });
-}
-
-/// Ends the job when its time is over.
-fn watch_time(limit: Option<Duration>, world: World, launched: bool) {
-    let Some(limit) = limit else { return };
-    std::thread::spawn(move || {
-        std::thread::sleep(limit);
-        let failure =
-            Failure::program(anyhow::anyhow!("the job did not end within {} s (--timeout)", limit.as_secs_f64()));
-        exit(match world.abort(&failure.message()) {
-            Some(first) => of_other(&first, world.process_index(), launched).report(),
-            None => failure.report(),
-        });
-    });
 }
 
 /// `NAME=VALUE`

@@ -1,7 +1,7 @@
 //! What the processes of a job do and when: recorded while they do it, put together when they are done.
 //!
-//! Recording is off until [`Files::start_recording`], and costs a branch until then. Devices and the engine push events of fixed size into a
-//! [ring](ring::Ring) that keeps the newest; the few phases of a process (compiling, transfers, …) are kept apart, the
+//! Recording is off until [`Files::start_recording`], and costs a branch until then. Devices and the engine push events of
+//! fixed size into a ring that keeps the newest; the few phases of a process (compiling, transfers, …) are kept apart, the
 //! first of them. Times are the process's own, of a clock that only it has; a [`ProcessTrace`] comes with samples of how
 //! that clock relates to the coordinator's, and a [`Trace`] has all processes on one clock.
 

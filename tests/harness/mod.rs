@@ -6,6 +6,7 @@ pub mod job;
 pub mod mpirun;
 pub mod ray;
 pub mod relay;
+pub mod slurm;
 pub mod ssh;
 
 use std::io::Read;

@@ -1,7 +1,7 @@
 //! What a program would take on a cluster that is not there: time per step and per collective, and what limits it.
 //!
 //! A step is the work of one device, at a rate that is given, and its collectives one after the other, each by the algorithm
-//! that the engine would take ([`flow`]). Links are busy in both directions at once; a collective takes as long as its
+//! that the engine would take (`flow`). Links are busy in both directions at once; a collective takes as long as its
 //! busiest link, and the latency of each step that must wait for another one.
 
 mod flow;
