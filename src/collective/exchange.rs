@@ -1,4 +1,3 @@
-use std::cell::Cell;
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -64,41 +63,47 @@ impl<'a> Exchange<'a> {
         let tag = self.id.tag(self.digest, step);
         let bytes: usize = data.iter().map(|slice| slice.len()).sum();
         self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.sending(|| self.call(to, |wait| self.transport()?.send(to, tag, data, wait)))
+        self.sending(bytes, || self.call(to, |wait| self.transport()?.send(to, tag, data, wait)))
     }
 
     /// Sends a message of any size. The data stays as it is until [`Exchange::reclaim`] has returned.
     pub fn lend(&self, to: u32, step: u32, data: &[IoSlice<'_>]) -> Result<Loan<'a>, TransportError> {
         let (transport, tag) = (self.transport()?, self.id.tag(self.digest, step));
-        self.sending(|| self.call(to, |wait| Loan::new(transport, to, tag, data, wait)))
+        let bytes = data.iter().map(|slice| slice.len()).sum();
+        self.sending(bytes, || self.call(to, |wait| Loan::new(transport, to, tag, data, wait)))
     }
 
     pub fn reclaim(&self, from: u32, loan: Loan<'_>) -> Result<(), TransportError> {
-        self.waiting_for(from, |_| self.call(from, |wait| loan.finish(wait)))
+        self.waiting_for(from, || self.call(from, |wait| loan.finish(wait)))
     }
 
     pub fn finish(&self, from: u32, receive: Receive<'_>) -> Result<(), TransportError> {
-        self.waiting_for(from, |_| self.call(from, |wait| receive.finish(wait)))
+        self.waiting_for(from, || self.call(from, |wait| receive.finish(wait)))
     }
 
     /// Shows the small message of `step` from process `from`, for which no memory was provided, to `with`.
     pub fn take(&self, from: u32, step: u32, len: usize, with: &mut dyn FnMut(&[u8])) -> Result<(), TransportError> {
         let tag = self.id.tag(self.digest, step);
-        self.waiting_for(from, |arrived| {
-            let mut with = |bytes: &[u8]| {
-                if self.times.is_some() {
-                    arrived.set(trace::now());
-                }
+        let take =
+            |with: &mut dyn FnMut(&[u8])| self.call(from, |wait| self.transport()?.take(from, tag, len, wait, with));
+        let Some((recorder, times)) = self.times else { return take(with) };
+        times.taking(recorder, from, step, |arrived| match arrived {
+            None => take(with),
+            Some(arrived) => take(&mut |bytes| {
+                arrived.set(trace::now());
                 with(bytes);
-            };
-            self.call(from, |wait| self.transport()?.take(from, tag, len, wait, &mut with))
+            }),
         })
     }
 
     /// Waits for moments until the small message of `step` from process `from` is there; whether it is.
     pub fn arrives_soon(&self, from: u32, step: u32) -> bool {
         let tag = self.id.tag(self.digest, step);
-        self.waiting_for(from, |_| self.transport.is_some_and(|transport| transport.arrives_soon(from, tag)))
+        let look = || self.transport.is_some_and(|transport| transport.arrives_soon(from, tag));
+        match self.times {
+            Some((recorder, times)) => times.looking(recorder, from, step, look),
+            None => look(),
+        }
     }
 
     /// As [`Transport::depth`].
@@ -106,17 +111,17 @@ impl<'a> Exchange<'a> {
         self.transport.map_or(1, |transport| transport.depth(to))
     }
 
-    fn sending<R>(&self, send: impl FnOnce() -> R) -> R {
+    fn sending<R>(&self, bytes: usize, send: impl FnOnce() -> R) -> R {
         match self.times {
-            Some((_, times)) => times.sending(send),
+            Some((_, times)) => times.sending(bytes, send),
             None => send(),
         }
     }
 
-    fn waiting_for<R>(&self, peer: u32, wait: impl FnOnce(&Cell<u64>) -> R) -> R {
+    fn waiting_for<R>(&self, peer: u32, wait: impl FnOnce() -> R) -> R {
         match self.times {
             Some((recorder, times)) => times.waiting(recorder, peer, wait),
-            None => wait(&Cell::new(0)),
+            None => wait(),
         }
     }
 

@@ -53,7 +53,8 @@ pub enum Event {
         gathered: u32,
         /// When it was over.
         end: u64,
-        /// The time of exchanging data with other processes; the rest since the last device came is combining and copying.
+        /// The time of waiting for other processes and of giving them what is not small; the rest since the last device came is
+        /// combining and copying.
         exchanged: u64,
     },
     /// A process waited for another one in a collective.

@@ -283,13 +283,19 @@ impl Recorder {
     }
 }
 
-/// How long one call of a collective exchanged data with other processes. Used by one thread at a time.
+/// Up to this size, giving a message away takes about as long as looking at the clock.
+const SMALL: usize = 16 << 10;
+
+/// How long one call of a collective exchanged data with other processes. Used by one thread at a time, which looks at the
+/// clock no more than it has to.
 #[derive(Clone, Debug, Default)]
 pub struct ExchangeTimes {
     /// The local device on whose line waits are drawn.
     lane: u32,
     nanoseconds: Cell<u64>,
     waits: Cell<u32>,
+    /// The step whose messages have been seen to arrive, and when the last one had.
+    arrived: Cell<Option<(u32, u64)>>,
 }
 
 impl ExchangeTimes {
@@ -308,22 +314,62 @@ impl ExchangeTimes {
         self.nanoseconds.get()
     }
 
-    /// Times something that gives data away.
-    pub fn sending<R>(&self, send: impl FnOnce() -> R) -> R {
+    fn add(&self, nanoseconds: u64) {
+        self.nanoseconds.set(self.nanoseconds.get() + nanoseconds);
+    }
+
+    /// Times something that gives so many bytes away.
+    pub fn sending<R>(&self, bytes: usize, send: impl FnOnce() -> R) -> R {
+        if bytes <= SMALL {
+            return send();
+        }
         let start = now();
         let result = send();
-        self.nanoseconds.set(self.nanoseconds.get() + (now() - start));
+        self.add(now() - start);
         result
     }
 
-    /// Times something that waits for a process. It tells when it had its data, if it goes on to do something with it.
-    pub fn waiting<R>(&self, recorder: &Recorder, peer: u32, wait: impl FnOnce(&Cell<u64>) -> R) -> R {
+    /// Times something that looks for a moment whether a message of a step has come, and tells that.
+    pub fn looking(&self, recorder: &Recorder, peer: u32, step: u32, look: impl FnOnce() -> bool) -> bool {
+        let start = self.arrived.get().map_or_else(now, |(_, last)| last);
+        let is_there = look();
+        let end = now();
+        self.arrived.set(is_there.then_some((step, end)));
+        self.wait(recorder, peer, start, end);
+        is_there
+    }
+
+    /// Times something that waits for a message of a step. It tells when it had its data, if it goes on to do something with
+    /// it.
+    pub fn taking<R>(
+        &self,
+        recorder: &Recorder,
+        peer: u32,
+        step: u32,
+        take: impl FnOnce(Option<&Cell<u64>>) -> R,
+    ) -> R {
+        if self.arrived.get().is_some_and(|(arrived, _)| arrived == step) {
+            return take(None);
+        }
         let start = now();
         let arrived = Cell::new(0);
-        let result = wait(&arrived);
+        let result = take(Some(&arrived));
         let end = if arrived.get() == 0 { now() } else { arrived.get() };
+        self.wait(recorder, peer, start, end);
+        result
+    }
+
+    /// Times something that waits for a process.
+    pub fn waiting<R>(&self, recorder: &Recorder, peer: u32, wait: impl FnOnce() -> R) -> R {
+        let start = now();
+        let result = wait();
+        self.wait(recorder, peer, start, now());
+        result
+    }
+
+    fn wait(&self, recorder: &Recorder, peer: u32, start: u64, end: u64) {
         let waited = end - start;
-        self.nanoseconds.set(self.nanoseconds.get() + waited);
+        self.add(waited);
         if let Some(all) = recorder.waited.get(peer as usize) {
             all.fetch_add(waited, Ordering::Relaxed);
         }
@@ -331,6 +377,5 @@ impl ExchangeTimes {
             self.waits.set(self.waits.get() + 1);
             recorder.push(&Event::Wait { lane: self.lane, peer, start, end });
         }
-        result
     }
 }
