@@ -508,7 +508,12 @@ const STEPS: [for<'b> fn(&'b Builder, Op<'b>) -> Op<'b>; 24] = [
         let scanned = b.scan(&[x.index(0, 0)], &[x], |s, x| (vec![(s[0] * x[0]).tanh()], vec![s[0].cos() * x[0]]));
         scanned.1[0] + scanned.0[0]
     },
-    |b, x| b.cond(x.sum(&[]).gt(0), || vec![x.sin() * x], || vec![(x * 0.5).exp()])[0],
+    // Which branch is taken must not depend on x: between two branches lies a jump.
+    |b, x| {
+        let zero = b.iota(S32, &[1], 0).sum(&[]);
+        let first = b.cond(zero.eq(0), || vec![x.sin() * x], || vec![x])[0];
+        b.cond(zero.gt(0), || vec![first], || vec![(first * 0.5).exp()])[0]
+    },
     |_, x| x.sort(-1) * x,
     |_, x| x.cumsum(1) * 0.5,
     |_, x| (x * 0.2 + 1).product(&[0]).expand_dims(0) * x,
