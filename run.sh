@@ -63,7 +63,7 @@ ray_python() {
 }
 
 tests() {
-    cargo build --locked --quiet --bin spmd-run
+    cargo build --locked --quiet --bin spmd-run --examples
     # The first is the plugin that tests load, the others are for the tests of compatibility.
     local cpu older oldest
     cpu=$(plugin cpu)
