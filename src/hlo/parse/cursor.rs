@@ -193,11 +193,11 @@ impl<'a> Cursor<'a> {
         let mut value = 0;
         let mut length = sign;
         while let Some(digit) = rest.get(length).map(|byte| byte.wrapping_sub(b'0')).filter(|&digit| digit < 10) {
-            value = value * 10 + i64::from(digit);
-            length += 1;
-            if length > MOST_DIGITS {
+            if length == sign + MOST_DIGITS {
                 return None;
             }
+            value = value * 10 + i64::from(digit);
+            length += 1;
         }
         if length == sign || matches!(rest.get(length), Some(b'.' | b'e' | b'E')) {
             return None;
@@ -448,6 +448,7 @@ mod tests {
         assert_eq!(Cursor::new("-12]").integer().unwrap(), -12);
         assert_eq!(Cursor::new("-999999999999999999").integer().unwrap(), -999_999_999_999_999_999);
         assert_eq!(Cursor::new("9223372036854775807").integer().unwrap(), i64::MAX);
+        assert_eq!(Cursor::new("9999999999999999999").integer().unwrap(), 9_999_999_999_999_999_999u64 as i64);
         assert_eq!(Cursor::new("18446744073709551615").integer().unwrap(), -1);
         assert!(Cursor::new("18446744073709551616").integer().is_err());
         assert!(Cursor::new("-").integer().is_err());

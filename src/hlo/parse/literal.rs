@@ -173,7 +173,7 @@ impl<'a> Parser<'a> {
             }
             return Ok(Scalar::Float(if negative { -f64::NAN.abs() } else { f64::NAN.abs() }));
         }
-        if let (18..=20, Ok(value)) = (signless.len(), number.parse()) {
+        if let (19..=20, Ok(value)) = (signless.len(), number.parse()) {
             self.run("a number", |byte| byte.is_ascii_digit() || byte == b'-')?;
             return Ok(Scalar::Int(value));
         }

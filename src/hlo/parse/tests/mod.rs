@@ -155,6 +155,32 @@ fn a_lone_instruction_is_a_module() {
 }
 
 #[test]
+fn a_shape_that_no_operand_follows_is_passed_over() {
+    let operands = |call: &str| {
+        let text = format!(
+            "HloModule m\nENTRY e {{\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT r = {call}\n}}"
+        );
+        parse(&text, "test.hlo").map(|module| module.proto.computations[0].instructions[2].operand_ids.to_vec())
+    };
+    for call in [
+        "add(f32[] %a, f32[], %b)",
+        "add(f32[], %a, %b)",
+        "add(a, f32[2]{0}, token[], b)",
+        "add((f32[], s32[]), f32[] a, f32[], f32[] b)",
+    ] {
+        assert_eq!(operands(call).unwrap(), [0, 1], "{call}");
+    }
+    for (call, message) in [
+        ("add(a, f32[])", "test.hlo:5:24: expected an operand, found ')'"),
+        ("add(f32[], f32[])", "test.hlo:5:28: expected an operand, found ')'"),
+        ("negate(f32[], f32[2] a)", "the operand is declared as f32[2], 'a' is f32[]"),
+    ] {
+        let error = operands(call).unwrap_err().to_string();
+        assert!(error.contains(message), "{call}: {error}");
+    }
+}
+
+#[test]
 fn operands_in_place_and_tuple_elements() {
     let module = module(
         "HloModule m

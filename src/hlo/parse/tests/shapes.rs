@@ -44,19 +44,22 @@ fn shapes_and_shardings_may_be_spaced_out() {
 
 #[test]
 fn what_an_asynchronous_call_calls_runs_on_its_thread() {
-    let module = module(
-        "HloModule m
-leaf { ROOT p = f32[] parameter(0) }
-called { p = f32[] parameter(0)  ROOT c = f32[] call(p), to_apply=leaf }, execution_thread=\"other\"
-ENTRY e {
+    let threads = |thread: &str| -> Vec<String> {
+        let text = format!(
+            "HloModule m
+leaf {{ ROOT p = f32[] parameter(0) }}
+called {{ p = f32[] parameter(0)  ROOT c = f32[] call(p), to_apply=leaf }}, execution_thread=\"other\"
+ENTRY e {{
   a = f32[] parameter(0)
-  s = ((f32[]), f32[], s32[]) call-start(a), async_execution_thread=\"other\", to_apply=called
+  s = ((f32[]), f32[], s32[]) call-start(a), to_apply=called{thread}
   ROOT d = f32[] call-done(s)
-}",
-    );
-    let threads: Vec<&str> =
-        module.proto.computations.iter().map(|computation| computation.execution_thread.as_str()).collect();
-    assert_eq!(threads, ["other", "other", "other", ""]);
+}}"
+        );
+        module(&text).proto.computations.into_iter().map(|computation| computation.execution_thread).collect()
+    };
+    assert_eq!(threads(", async_execution_thread=\"other\""), ["other", "other", "other", ""]);
+    // The call has the last word.
+    assert_eq!(threads(""), ["", "", "", ""]);
 }
 
 #[test]
