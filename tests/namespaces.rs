@@ -183,6 +183,6 @@ fn pods_of_an_indexed_job_find_each_other() {
     let hosts = fs::OpenOptions::new().append(true).open(network.files(1).join("hosts"));
     hosts.and_then(|mut hosts| hosts.write_all(line(0).as_bytes())).expect("hosts");
     let [first, second] = pods.map(|pod| pod.finish().success("a pod"));
-    assert!(first.stdout.contains("2 processes × 4 devices"), "{}", first.stdout);
+    assert!(first.stdout.contains("2 processes × 2 devices"), "{}", first.stdout);
     assert_eq!(second.stdout, "");
 }

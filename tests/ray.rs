@@ -23,12 +23,23 @@ fn jobs_on_a_cluster() {
     python_gives_the_answers_of_jax(&cluster, folder.path());
     nodes_lack_the_binary_and_the_program(&cluster);
     chips_are_divided(&cluster);
+    helpers_clean_up(folder.path());
+    // Who is killed cleans up nothing.
     stopped_jobs_free_what_they_have(&mut cluster);
     nodes_that_die_end_the_job(&mut cluster);
-    let left = std::fs::read_dir(folder.path()).expect("the folder").flatten();
-    let left: Vec<_> =
-        left.map(|entry| entry.file_name()).filter(|name| name.to_string_lossy().contains('.')).collect();
-    assert!(left.is_empty(), "left behind by helpers: {left:?}");
+}
+
+fn helpers_clean_up(folder: &Path) {
+    let left = || {
+        let entries = std::fs::read_dir(folder).expect("the folder").flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.filter(|name| name.contains('.')).collect::<Vec<_>>()
+    };
+    let start = Instant::now();
+    while !left().is_empty() && start.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(left(), [""; 0], "left behind by helpers");
 }
 
 /// `spmd-run` on the cluster.
