@@ -113,6 +113,11 @@ impl Slurm {
 impl Drop for Slurm {
     fn drop(&mut self) {
         self.says("scancel", &["--user=root", "--full"]);
+        // Jobs outlive the daemons: these are to end them.
+        let start = Instant::now();
+        while !self.says("squeue", &["--noheader"]).is_empty() && start.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(100));
+        }
         // Munge last, as the others speak by it.
         for daemon in self.daemons.iter_mut().rev() {
             let _ = daemon.kill();
