@@ -78,17 +78,20 @@ pub(super) fn compile(
     input: CompilerInput,
 ) -> Result<LoadedExecutable, RuntimeError> {
     let client = &runtime.client;
-    let key = key(client, &input)?;
     let hosts = runtime.transport.as_ref().map(|transport| transport.hosts()).unwrap_or_default();
     let here = runtime.world.process_index();
     let first = hosts.get(here as usize).copied().unwrap_or(here);
     let is_shared = hosts.iter().filter(|&&host| host == first).count() > 1;
+    if !is_shared && runtime.compilation_cache.get().is_none() {
+        return Ok(input.compile(client)?);
+    }
+    let key = key(client, &input)?;
     if !is_shared {
-        return Ok(recall_or_compile(runtime, name, &key, &input, false)?.0);
+        return Ok(recall_or_compile(runtime, name, &key, &input)?.0);
     }
     let mut own = None;
     let shared = runtime.world.from_process(first, &format!("executable/{id}/{first}"), || {
-        let (loaded, serialized) = recall_or_compile(runtime, name, &key, &input, true)?;
+        let (loaded, serialized) = recall_or_compile(runtime, name, &key, &input)?;
         own = Some(loaded);
         let serialized = serialized.filter(|bytes| bytes.len() <= LARGEST_SHARED);
         Ok::<Option<([u8; 32], Vec<u8>)>, RuntimeError>(serialized.map(|bytes| (key.into(), bytes)))
@@ -101,14 +104,13 @@ pub(super) fn compile(
     }
 }
 
-/// An executable, and what was or can be loaded in its stead, if the cache or other processes want it: what XLA has loaded, it
-/// does not serialize whole.
+/// An executable, and what was or can be loaded in its stead, for the cache or other processes: what XLA has loaded, it does
+/// not serialize whole.
 fn recall_or_compile(
     runtime: &Runtime,
     name: &str,
     key: &blake3::Hash,
     input: &CompilerInput,
-    is_shared: bool,
 ) -> Result<(LoadedExecutable, Option<Vec<u8>>), RuntimeError> {
     let client = &runtime.client;
     let cache = runtime.compilation_cache.get().map(|cache| (cache, cache.path(name, key)));
@@ -123,9 +125,6 @@ fn recall_or_compile(
         }
     }
     let loaded = input.compile(client)?;
-    if !is_shared && cache.is_none() {
-        return Ok((loaded, None));
-    }
     let serialized = loaded.serialize();
     if let Some((cache, path)) = &cache {
         let kept = serialized.as_ref().map_err(ToString::to_string);
