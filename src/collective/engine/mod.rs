@@ -349,7 +349,7 @@ impl ProgramCollectives {
             calls: Vec::with_capacity(local_ranks),
             waiting: Vec::with_capacity(local_ranks),
             since: Instant::now(),
-            times: Times::new(instruction.first_local_device(group)),
+            times: Times::new(instruction, group),
         });
         let place = instance.calls.partition_point(|other| other.rank < rank);
         if let Some(times) = &mut instance.times {

@@ -13,9 +13,10 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// For a call of a group whose first local device is `lane`; `None` if nobody wants to know.
-    pub fn new(lane: u32) -> Option<Times> {
+    /// For a call of a group; `None` if nobody wants to know.
+    pub fn new(instruction: &Instruction, group: u32) -> Option<Times> {
         let recorder = trace::recorder()?;
+        let lane = instruction.first_local_device(group);
         Some(Times { recorder, arrivals: Vec::new(), exchange: ExchangeTimes::new(lane) })
     }
 
