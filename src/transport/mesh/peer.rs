@@ -11,7 +11,7 @@ use crate::transport::{EAGER_LIMIT, Segment, Tag, TransportError, Wait, shm};
 
 use super::frame::{Header, Kind};
 use super::inbox::{Inbox, MAX_REASON};
-use super::spin::Spin;
+use super::spin::{Spin, Spinning};
 use super::stream::StreamReader;
 
 /// A call that waits longer tells the peer what it waits for.
@@ -274,7 +274,7 @@ impl Peer {
             let here = inbox.has(tag);
             self.tell_others(&inbox, before);
             drop(inbox);
-            if here || !spinning.pause(|| self.tail() != seen) {
+            if here || !self.pause(&mut spinning, || self.tail() != seen) {
                 return here;
             }
         }
@@ -356,7 +356,7 @@ impl Peer {
             }
             if spinning.goes_on() {
                 drop(inbox);
-                spinning.pause(|| self.tail() != seen);
+                self.pause(&mut spinning, || self.tail() != seen);
                 continue;
             }
             let waited = start.elapsed();
@@ -425,6 +425,11 @@ impl Peer {
             // Full only if it is unread, which wakes just as well.
             None => drop(rustix::io::write(&self.kick, &1u64.to_ne_bytes())),
         }
+    }
+
+    fn pause(&self, spinning: &mut Spinning, has_news: impl Fn() -> bool) -> bool {
+        let rings = self.own_ring.as_ref().zip(self.ring.as_ref());
+        spinning.pause(has_news, || rings.is_some_and(|(own, theirs)| own.positions().shares_core(theirs.positions())))
     }
 
     /// Where the peer is in its ring.
@@ -499,7 +504,7 @@ impl Peer {
                 Some(ring) => {
                     let seen = ring.seen();
                     peers.receive_from_all();
-                    if ring.seen() == seen && !spinning.pause(|| ring.seen() != seen) {
+                    if ring.seen() == seen && !self.pause(spinning, || ring.seen() != seen) {
                         ring.sleep(seen, &peers.relieve_writers(), peers.tick(TICK));
                     }
                 }

@@ -1,16 +1,21 @@
 //! How long a thread looks again and again before it sleeps. Sleeping and being woken costs tens of microseconds, a look
 //! next to nothing; but where processes share cores, who looks keeps the other from what is looked for.
 
+use std::cell::Cell;
 use std::hint::spin_loop;
 use std::thread::{available_parallelism, yield_now};
 use std::time::{Duration, Instant};
 
+use rustix::thread::{sched_getaffinity, sched_getcpu, sched_setaffinity};
+
 /// How long to look without a pause where every process has a core.
 const PATIENCE: Duration = Duration::from_micros(5);
 
-/// How long to go on after that while others may have the core: the system may have put who is waited for on the same
-/// one, and does not part two that mostly sleep.
+/// How long to go on after that while others may have the core.
 const COURTESY: Duration = Duration::from_micros(500);
+
+/// How long a thread stays on a core that it has moved to, whoever else is there.
+const STAY: Duration = Duration::from_millis(2);
 
 /// Looks between two looks at the clock.
 const LOOKS: usize = 50;
@@ -48,8 +53,9 @@ impl Spinning {
         !self.over
     }
 
-    /// Lets a moment pass, or less if there is news. `false` when it is time to sleep.
-    pub fn pause(&mut self, has_news: impl Fn() -> bool) -> bool {
+    /// Lets a moment pass, or less if there is news. `false` when it is time to sleep. The system may have put who is waited
+    /// for on the same core, and takes its time to part the two: where `shares_core` says so, this thread goes elsewhere.
+    pub fn pause(&mut self, has_news: impl Fn() -> bool, shares_core: impl Fn() -> bool) -> bool {
         if self.over {
             return false;
         }
@@ -68,9 +74,30 @@ impl Spinning {
         let now = Instant::now();
         let since = *self.since.get_or_insert(now);
         if now >= since + PATIENCE {
+            let may_go = shares_core();
             yield_now();
+            if may_go && now.elapsed() >= PATIENCE {
+                leave_core();
+            }
             self.over = now >= since + PATIENCE + COURTESY;
         }
         true
+    }
+}
+
+/// Has this thread go on on another core, if there is one. It may come back when the system likes.
+fn leave_core() {
+    thread_local! {
+        static MOVED: Cell<Option<Instant>> = const { Cell::new(None) };
+    }
+    if MOVED.get().is_some_and(|moved| moved.elapsed() < STAY) {
+        return;
+    }
+    MOVED.set(Some(Instant::now()));
+    let Ok(cores) = sched_getaffinity(None) else { return };
+    let mut others = cores;
+    others.unset(sched_getcpu());
+    if sched_setaffinity(None, &others).is_ok() {
+        let _ = sched_setaffinity(None, &cores);
     }
 }

@@ -155,7 +155,7 @@ impl Transport for MpiTransport {
         let mut spinning = self.shared.spin.begin();
         loop {
             let here = self.shared.advance().0.inbox(from).has(&tag);
-            if here || !spinning.pause(|| false) {
+            if here || !spinning.pause(|| false, || false) {
                 return here;
             }
         }
@@ -400,7 +400,7 @@ impl Pause {
     }
 
     fn rest(&mut self) {
-        if !self.spinning.pause(|| false) {
+        if !self.spinning.pause(|| false, || false) {
             std::thread::sleep(self.nap);
             self.nap = (self.nap * 2).min(LONGEST_NAP);
         }

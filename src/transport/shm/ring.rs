@@ -18,6 +18,8 @@ pub(in crate::transport) struct Positions {
     writer_naps: Line,
     /// Not zero once the writer has taken memory back that the reader was to read.
     withdrawn: Line,
+    /// One more than the number of the core that the writer last waited on.
+    core: Line,
 }
 
 /// A word and its value at a glance. A sleep that it is given to ends when it is no longer so.
@@ -49,7 +51,14 @@ impl Positions {
     #[allow(dead_code, reason = "outside the model, positions are mapped")]
     pub fn new() -> Positions {
         let zero = || Line(AtomicU32::new(0));
-        Positions { tail: zero(), head: zero(), reader_sleeps: zero(), writer_naps: zero(), withdrawn: zero() }
+        Positions {
+            tail: zero(),
+            head: zero(),
+            reader_sleeps: zero(),
+            writer_naps: zero(),
+            withdrawn: zero(),
+            core: zero(),
+        }
     }
 
     /// Where the writer is, to be handed to [`Positions::sleep_until_data`].
@@ -98,6 +107,13 @@ impl Positions {
     /// Ends the reader's sleep, if it sleeps.
     pub fn wake_reader(&self) {
         futex_wake(&self.tail.0);
+    }
+
+    /// Says which core the writer of this ring waits on. Whether that is where the writer of `theirs` waited last.
+    pub fn shares_core(&self, theirs: &Positions) -> bool {
+        let here = rustix::thread::sched_getcpu() as u32 + 1;
+        self.core.0.store(here, Ordering::Relaxed);
+        theirs.core.0.load(Ordering::Relaxed) == here
     }
 
     /// Where the reader is, to be handed to [`Positions::sleep_until_space`].
