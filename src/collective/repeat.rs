@@ -1,4 +1,4 @@
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
 use super::buffer::{Input, Output};
@@ -64,9 +64,10 @@ impl ProgramCollectives {
             let operands: Vec<Buffer> = operands.iter().map(|bytes| Buffer::new(bytes)).collect();
             let mut results: Vec<Buffer> = sizes.iter().map(|size| Buffer::zeros(*size)).collect();
             let mut times = Vec::with_capacity(calls);
+            let end = mpsc::sync_channel(1);
             for _ in 0..calls {
                 let start = Instant::now();
-                self.call(run, key, local_device, &operands, &mut results)?;
+                self.call(run, key, local_device, &operands, &mut results, &end)?;
                 times.push(start.elapsed());
             }
             Ok((times, results.into_iter().map(Buffer::into_bytes).collect()))
@@ -89,7 +90,7 @@ impl ProgramCollectives {
         Ok(repeated)
     }
 
-    /// Enters a collective and waits until it is done.
+    /// Enters a collective and waits until `end` tells that it is done.
     fn call(
         &self,
         run: u64,
@@ -97,6 +98,7 @@ impl ProgramCollectives {
         local_device: u32,
         operands: &[Buffer],
         results: &mut [Buffer],
+        end: &(SyncSender<Result<(), CollectiveError>>, Receiver<Result<(), CollectiveError>>),
     ) -> Result<(), CollectiveError> {
         // SAFETY: the buffers outlive the call, which is over when this function returns.
         let inputs = operands.iter().map(|buffer| unsafe { Input::new(buffer.lines.as_ptr().cast(), buffer.len) });
@@ -107,7 +109,7 @@ impl ProgramCollectives {
             Output::new(start, buffer.len)
         });
         let outputs = outputs.collect();
-        let (tell, done) = mpsc::sync_channel(1);
+        let (tell, done) = (end.0.clone(), &end.1);
         self.enter(run, key, local_device, inputs, outputs, move |outcome| {
             // The receiver waits below.
             let _ = tell.send(outcome);

@@ -13,10 +13,13 @@ const KEPT: usize = 32;
 impl ScratchPool {
     /// A buffer of `len` bytes with arbitrary contents.
     pub fn take(&self, len: usize) -> Scratch<'_> {
+        if len == 0 {
+            return Scratch { pool: self, memory: Vec::new(), len };
+        }
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let fitting = (0..free.len()).filter(|&index| free[index].len() >= len).min_by_key(|&index| free[index].len());
         let largest = (0..free.len()).max_by_key(|&index| free[index].len());
-        let mut memory = match fitting.or(largest.filter(|_| len > 0)) {
+        let mut memory = match fitting.or(largest) {
             Some(index) => free.swap_remove(index),
             None => Vec::new(),
         };
@@ -28,8 +31,11 @@ impl ScratchPool {
     }
 
     fn give_back(&self, memory: Vec<u8>) {
+        if memory.is_empty() {
+            return;
+        }
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if free.len() < KEPT && !memory.is_empty() {
+        if free.len() < KEPT {
             free.push(memory);
         }
     }

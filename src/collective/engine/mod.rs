@@ -48,8 +48,11 @@ pub struct ProgramCollectives {
 
 struct Program {
     id: u64,
-    instructions: HashMap<u32, Arc<Instruction>>,
+    instructions: Map<u32, Arc<Instruction>>,
 }
+
+/// Keys are ours, not a stranger's.
+type Map<K, V> = HashMap<K, V, foldhash::fast::FixedState>;
 
 type Done = Box<dyn FnOnce(Result<(), CollectiveError>) + Send>;
 
@@ -68,6 +71,7 @@ struct Instance {
     calls: Vec<Call>,
     /// Device and what lets it go on, in the same order.
     waiting: Vec<(u32, Done)>,
+    /// When the first of them did.
     since: Instant,
     times: Option<Times>,
 }
@@ -143,7 +147,7 @@ struct State {
     /// The call that was entered last.
     last: Option<InstanceId>,
     entered: u64,
-    gathering: HashMap<InstanceId, Instance>,
+    gathering: Map<InstanceId, Instance>,
     ready: VecDeque<Job>,
     programs: HashMap<u64, Weak<Program>>,
     used_program_ids: HashSet<u64>,
@@ -210,7 +214,7 @@ impl Communicator {
     /// Registers a program's collectives. `id` is the same on every process and never used for another program; the
     /// specs are the same on every process.
     pub fn program(&self, id: u64, specs: Vec<CollectiveSpec>) -> Result<Arc<ProgramCollectives>, CollectiveError> {
-        let mut instructions = HashMap::new();
+        let mut instructions = Map::default();
         for spec in specs {
             let key = spec.key;
             let Shared { world, processes, islands, algorithm, .. } = &*self.shared;

@@ -1,9 +1,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::collective::error::CollectiveError;
-use crate::collective::exchange::{Exchange, InstanceId, MEETING};
+use crate::collective::exchange::{Exchange, MEETING};
 use crate::collective::group::Group;
 use crate::collective::movement;
 use crate::collective::ragged::{self, RaggedError};
@@ -92,11 +92,10 @@ impl Shared {
     }
 
     fn others_arrive_soon(&self, instance: &Instance) -> bool {
-        let Instance { id, instruction, times, .. } = instance;
         let Some(local) = instance.local() else { return true };
         let step = if local.pace == Pace::Brief { MEETING } else { 0 };
-        self.exchange(id, instruction, &local.group, times.as_ref(), |exchange| {
-            others(&instruction.spec, local).all(|process| exchange.arrives_soon(process, step))
+        self.exchange(instance, &local.group, |exchange| {
+            others(&instance.instruction.spec, local).all(|process| exchange.arrives_soon(process, step))
         })
     }
 
@@ -128,49 +127,38 @@ impl Shared {
     }
 
     fn guarded(&self, instance: &mut Instance, share: Share) -> Result<(), CollectiveError> {
-        let Instance { id, instruction, calls, times, .. } = instance;
-        let run = || self.execute(id, instruction, calls, times.as_ref(), share);
-        let outcome = catch_unwind(AssertUnwindSafe(run));
+        let mut calls = std::mem::take(&mut instance.calls);
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.execute(instance, &mut calls, share)));
+        instance.calls = calls;
         outcome.unwrap_or_else(|_| {
             let problem = "the engine panicked".to_owned();
-            Err(CollectiveError::Internal { instruction: instruction.spec.name.clone(), problem })
+            Err(CollectiveError::Internal { instruction: instance.instruction.spec.name.clone(), problem })
         })
     }
 
-    fn exchange<R>(
-        &self,
-        id: &InstanceId,
-        instruction: &Instruction,
-        group: &Group,
-        times: Option<&Times>,
-        with: impl FnOnce(&Exchange<'_>) -> R,
-    ) -> R {
+    fn exchange<R>(&self, instance: &Instance, group: &Group, with: impl FnOnce(&Exchange<'_>) -> R) -> R {
+        let Instance { id, instruction, since, times, .. } = instance;
         with(&Exchange {
             transport: self.transport.as_deref(),
             id: *id,
             digest: instruction.digest,
-            deadline: Instant::now() + self.limits.timeout.min(FOREVER),
+            deadline: *since + self.limits.timeout.min(FOREVER),
             sent: &self.sent,
             judge: &|peer, tag| self.judge(id, instruction, group, peer, tag),
-            times: times.map(Times::of_exchange),
+            times: times.as_ref().map(Times::of_exchange),
         })
     }
 
-    fn execute(
-        &self,
-        id: &InstanceId,
-        instruction: &Instruction,
-        calls: &mut [Call],
-        times: Option<&Times>,
-        share: Share,
-    ) -> Result<(), CollectiveError> {
+    /// `calls` are those of the instance.
+    fn execute(&self, instance: &Instance, calls: &mut [Call], share: Share) -> Result<(), CollectiveError> {
+        let instruction = &instance.instruction;
         let name = || instruction.spec.name.clone();
-        let Some(local) = instruction.local(id.group) else {
+        let Some(local) = instance.local() else {
             return Err(CollectiveError::Internal { instruction: name(), problem: "no such group".to_owned() });
         };
         let LocalGroup { group, plan, meets, .. } = local;
         let (spec, scratch) = (&instruction.spec, &self.scratch);
-        let outcome = self.exchange(id, instruction, group, times, |exchange| {
+        let outcome = self.exchange(instance, group, |exchange| {
             let mut share = share;
             if *meets {
                 let mut met = Ok(());

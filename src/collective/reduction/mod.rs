@@ -124,11 +124,11 @@ impl<'a> Reduction<'a> {
             Some(dim) => {
                 for part in self.group.peers() {
                     let slices = self.slices(calls, dim, part);
-                    self.give_slices(calls, dim, part, &slices, 0, &self.scattered(part).concat(), exchange)?;
+                    self.give_slices(calls, dim, part, &slices, 0, &self.all_scattered(part).collect(), exchange)?;
                 }
                 Ok(())
             }
-            None => self.give_to_all(calls, exchange, 0, &self.whole().concat()),
+            None => self.give_to_all(calls, exchange, 0, &self.all(|len| 0..len).collect()),
         }
     }
 
@@ -138,10 +138,10 @@ impl<'a> Reduction<'a> {
             Some(dim) => {
                 let mine = self.mine();
                 let slices = self.slices(calls, dim, mine);
-                self.combine_slices(calls, dim, &slices, 0, &self.scattered(mine).concat(), exchange)
+                self.combine_slices(calls, dim, &slices, 0, &self.all_scattered(mine).collect(), exchange)
             }
             None => {
-                self.combine(calls, exchange, 0, &self.whole().concat())?;
+                self.combine(calls, exchange, 0, &self.all(|len| 0..len).collect())?;
                 spread(calls);
                 Ok(())
             }
@@ -205,8 +205,13 @@ impl<'a> Reduction<'a> {
 
     /// The pieces of those elements that `elements` picks from each operand.
     fn pieces(&self, elements: impl Fn(usize) -> Range<usize>) -> Vec<Piece> {
-        let arrays = self.spec.operands.iter().map(|array| array.num_elements().unwrap_or(0)).enumerate();
-        cut(&self.spec.operands, arrays.map(|(array, len)| Part { array, rank: 0, elements: elements(len) }))
+        cut(&self.spec.operands, self.all(elements))
+    }
+
+    /// Those elements that `elements` picks from each operand.
+    fn all(&self, elements: impl Fn(usize) -> Range<usize>) -> impl Iterator<Item = Part> {
+        let lens = self.spec.operands.iter().map(|array| array.num_elements().unwrap_or(0));
+        lens.enumerate().map(move |(array, len)| Part { array, rank: 0, elements: elements(len) })
     }
 
     /// Combines the local operands of an all-reduce into the first device's results, unless there is only one device or
@@ -496,12 +501,16 @@ impl<'a> Reduction<'a> {
 
     /// The pieces of a reduce-scatter that a process combines.
     fn scattered(&self, to: &group::Part) -> Vec<Piece> {
-        let arrays = self.spec.results.iter().enumerate();
-        let of_rank = |(array, result): (usize, &ArraySpec)| {
+        cut(&self.spec.results, self.all_scattered(to))
+    }
+
+    /// The elements of a reduce-scatter that a process combines.
+    fn all_scattered(&self, to: &group::Part) -> impl Iterator<Item = Part> {
+        let ranks = to.ranks.len();
+        self.spec.results.iter().enumerate().flat_map(move |(array, result)| {
             let elements = 0..result.num_elements().unwrap_or(0);
-            (0..to.ranks.len()).map(move |rank| Part { array, rank, elements: elements.clone() })
-        };
-        cut(&self.spec.results, arrays.flat_map(of_rank))
+            (0..ranks).map(move |rank| Part { array, rank, elements: elements.clone() })
+        })
     }
 
     fn blocks(&self, dim: usize, array: &ArraySpec, rank: usize) -> Blocks {
