@@ -78,6 +78,8 @@ impl Spinning {
             yield_now();
             if may_go && now.elapsed() >= PATIENCE {
                 leave_core();
+                // Lest the other one follows.
+                shares_core();
             }
             self.over = now >= since + PATIENCE + COURTESY;
         }
