@@ -518,7 +518,9 @@ class Driver:
 
 
 def first_line(error):
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    # What is only announced there is said at the end.
+    return f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") else lines[0]
 
 
 def main():
