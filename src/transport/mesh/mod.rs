@@ -59,8 +59,8 @@ impl Mesh {
         let spin = Spin::new(here);
         let mut peers = Vec::with_capacity(connections.len());
         for (index, connection) in connections.into_iter().enumerate() {
-            let peer = |Connection { channel, shared, .. }| Peer::new(index as u32, channel, shared.ok(), spin);
-            peers.push(connection.map(peer).transpose()?.map(Arc::new));
+            let peer = connection.map(|connection| Peer::new(index as u32, connection, spin));
+            peers.push(peer.transpose()?.map(Arc::new));
         }
         let shared = Arc::new(Shared {
             process_index,

@@ -5,10 +5,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::net::sockopt::socket_incoming_cpu;
+use rustix::thread::sched_getcpu;
 
-use crate::channel::{self, Channel};
+use crate::channel;
 use crate::transport::{EAGER_LIMIT, Segment, Tag, TransportError, Wait, shm};
 
+use super::connect::Connection;
 use super::frame::{Header, Kind};
 use super::inbox::{Inbox, MAX_REASON};
 use super::spin::{Spin, Spinning};
@@ -54,6 +57,8 @@ pub(super) struct Peer {
     /// Whether the peer may read our memory.
     is_readable: bool,
     spin: Spin,
+    /// Whether the peer runs on this host.
+    is_local: bool,
 }
 
 struct Writer {
@@ -114,7 +119,11 @@ impl Peers {
 
 impl Peer {
     /// A peer behind a connection that does not block and, where both share memory, a ring for each direction.
-    pub fn new(index: u32, channel: Channel, shared: Option<shm::Shared>, spin: Spin) -> io::Result<Peer> {
+    pub fn new(index: u32, connection: Connection, spin: Spin) -> io::Result<Peer> {
+        let is_local = connection.is_local();
+        let Connection { channel, shared, .. } = connection;
+        let shared = shared.ok();
+        let is_blind = shared.is_none();
         let stream = Arc::clone(channel.socket());
         let (from_stream, to_stream) = channel.split();
         let memory = shared.as_ref().and_then(|shared| shared.memory);
@@ -132,7 +141,8 @@ impl Peer {
             inbox: Mutex::new(inbox),
             changed: Condvar::new(),
             kick: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            spin,
+            spin: if is_blind { spin.blind() } else { spin },
+            is_local,
         })
     }
 
@@ -428,8 +438,11 @@ impl Peer {
     }
 
     fn pause(&self, spinning: &mut Spinning, has_news: impl Fn() -> bool) -> bool {
-        let rings = self.own_ring.as_ref().zip(self.ring.as_ref());
-        spinning.pause(has_news, || rings.is_some_and(|(own, theirs)| own.positions().shares_core(theirs.positions())))
+        spinning.pause(has_news, || match (&self.own_ring, &self.ring) {
+            (Some(own), Some(theirs)) => own.positions().shares_core(theirs.positions()),
+            // On one host it is the sender's core that takes a packet in.
+            _ => self.is_local && socket_incoming_cpu(&*self.stream) == Ok(sched_getcpu() as u32),
+        })
     }
 
     /// Where the peer is in its ring.

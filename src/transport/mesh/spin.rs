@@ -27,11 +27,12 @@ const YIELDS: usize = 30;
 #[derive(Clone, Copy)]
 pub(in crate::transport) struct Spin {
     crowded: bool,
+    looks: usize,
 }
 
 /// One wait.
 pub(in crate::transport) struct Spinning {
-    crowded: bool,
+    how: Spin,
     since: Option<Instant>,
     yields: usize,
     over: bool,
@@ -40,11 +41,16 @@ pub(in crate::transport) struct Spinning {
 impl Spin {
     /// For a host that runs this many processes of the job.
     pub fn new(processes_here: usize) -> Spin {
-        Spin { crowded: available_parallelism().is_ok_and(|cores| processes_here > cores.get()) }
+        Spin { crowded: available_parallelism().is_ok_and(|cores| processes_here > cores.get()), looks: LOOKS }
+    }
+
+    /// The same where what is waited for shows only when the system is asked, by the caller.
+    pub fn blind(self) -> Spin {
+        Spin { looks: 0, ..self }
     }
 
     pub fn begin(self) -> Spinning {
-        Spinning { crowded: self.crowded, since: None, yields: 0, over: false }
+        Spinning { how: self, since: None, yields: 0, over: false }
     }
 }
 
@@ -59,13 +65,13 @@ impl Spinning {
         if self.over {
             return false;
         }
-        if self.crowded {
+        if self.how.crowded {
             self.yields += 1;
             self.over = self.yields >= YIELDS;
             yield_now();
             return true;
         }
-        for _ in 0..LOOKS {
+        for _ in 0..self.how.looks {
             if has_news() {
                 return true;
             }
