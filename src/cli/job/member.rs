@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
 use spmd_run::collective::Algorithm;
 use spmd_run::rendezvous::{Abort, JoinOptions};
 use spmd_run::runtime::{self, DataPlaneOptions, World, WorldError};
@@ -32,6 +35,7 @@ impl Membership {
             Membership::Alone => {
                 let world = World::alone().show_in(&job.files()).map_err(Failure::program)?;
                 watch_time(job.timeout, world.clone(), false);
+                save_when_stopped(job, &world)?;
                 let done = part(world.clone(), DataPlaneOptions::default());
                 let done = done.and_then(|code| world.shutdown().map(|()| code).map_err(of_end));
                 return done.inspect_err(|failure| drop(world.abort(&failure.message())));
@@ -54,6 +58,7 @@ impl Membership {
             data_plane.transport = mpi::carrier(session);
         }
         watch_time(job.timeout, world.clone(), launched);
+        save_when_stopped(job, &world)?;
         leave_when_aborted(&world, launched);
         let code = part(world.clone(), data_plane).and_then(|code| {
             world.shutdown().map_err(of_end)?;
@@ -116,4 +121,21 @@ fn watch_time(limit: Option<Duration>, world: World, launched: bool) {
             None => failure.report(),
         });
     });
+}
+
+/// Has a process that is stopped by a signal save what it has recorded before it ends.
+fn save_when_stopped(job: &JobOptions, world: &World) -> Result<(), Failure> {
+    if !job.files().are_wanted() {
+        return Ok(());
+    }
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(Failure::program)?;
+    let world = world.clone();
+    std::thread::spawn(move || {
+        for signal in &mut signals {
+            world.save_trace();
+            // Ends the process.
+            let _ = emulate_default_handler(signal);
+        }
+    });
+    Ok(())
 }
