@@ -136,7 +136,7 @@ impl Controllers {
         Ok((controllers, pipes))
     }
 
-    /// How far each is.
+    /// How far each is, to be looked at also when they are gone.
     pub fn watched(&self) -> Vec<Watched> {
         self.0.iter().map(|controller| controller.phase.watched()).collect()
     }

@@ -12,7 +12,7 @@ use super::controllers::{Controllers, Crew};
 use super::job::{End, Job, LaunchError, failed};
 use super::output::Output;
 use super::printer::{Printer, tags};
-use super::progress::{self, Progress};
+use super::progress::{self, Place, Progress};
 use super::watch::{Ended, Started};
 use crate::rendezvous::JobToken;
 
@@ -60,7 +60,9 @@ impl Local {
             Output::start(pipes, move |process, stream, bytes| printer.take(process, stream, bytes))
         };
         let output = output.map_err(failed("copy the processes' output"))?;
-        let progress = Progress::start(controllers.watched(), line).map_err(failed("start a thread"))?;
+        let watched = controllers.watched();
+        let look = move || watched.iter().map(Place::of).collect();
+        let progress = Progress::start(look, line).map_err(failed("start a thread"))?;
         Ok(Self { controllers, output, printer, _progress: progress })
     }
 }

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::{Deserialize, Serialize};
 
 use super::phase::Watched;
 use crate::rendezvous::ProcessList;
@@ -26,8 +27,8 @@ const PAUSE: Duration = Duration::from_secs(30);
 const PACE: Duration = Duration::from_secs(3);
 
 /// How far one process is.
-#[derive(Clone, Debug, Default)]
-struct Place {
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Place {
     has_joined: bool,
     phase: String,
     step: u64,
@@ -63,16 +64,15 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Tells it on this line, or on lines of its own.
-    pub fn start(processes: Vec<Watched>, line: Option<ProgressBar>) -> io::Result<Progress> {
+    /// Tells it on this line, or on lines of its own; `look` says where all processes are.
+    pub fn start(look: impl Fn() -> Vec<Place> + Send + 'static, line: Option<ProgressBar>) -> io::Result<Progress> {
         let (stop, stopped) = channel::<()>();
         let pause = if line.is_some() { FRAME } else { LOOK };
         let thread = std::thread::Builder::new().name("progress".to_owned()).spawn(move || {
             let (started, mut told) = (Instant::now(), Instant::now());
             let mut pace = VecDeque::new();
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-                let places: Vec<Place> = processes.iter().map(|process| Place::of(*process)).collect();
-                let state = State::of(&places);
+                let state = State::of(&look());
                 let now = Instant::now();
                 let rate = rate(&mut pace, now, &state, PACE);
                 match &line {
@@ -113,17 +113,21 @@ impl Drop for Progress {
 /// Steps per second over the last time, which `pace` remembers.
 fn rate(pace: &mut VecDeque<(Instant, u64)>, now: Instant, state: &State, over: Duration) -> f64 {
     let State::Steps { step, .. } = *state else { return 0.0 };
-    pace.push_back((now, step));
+    if pace.back().is_none_or(|(_, last)| *last != step) {
+        pace.push_back((now, step));
+    }
     while pace.len() > 2 && now.duration_since(pace[1].0) >= over {
         pace.pop_front();
     }
-    let (first, before) = pace[0];
-    let seconds = now.duration_since(first).as_secs_f64();
+    let ((first, before), (last, _)) = (pace[0], pace[pace.len() - 1]);
+    // Word of other hosts comes once a second; who has made no step for long is slow.
+    let end = if now.duration_since(last) < over { last } else { now };
+    let seconds = end.duration_since(first).as_secs_f64();
     if seconds > 0.0 { step.saturating_sub(before) as f64 / seconds } else { 0.0 }
 }
 
 impl Place {
-    fn of(process: Watched) -> Place {
+    pub fn of(process: &Watched) -> Place {
         let now = process.now();
         Place { has_joined: process.has_joined(), phase: now.text, step: now.step, steps: process.steps() }
     }

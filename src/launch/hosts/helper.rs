@@ -17,6 +17,7 @@ use super::super::controllers::{Controllers, Crew};
 use super::super::environment::{HOST_ADDRESS, SHIPPED_FILES};
 use super::super::job::{LaunchError, failed};
 use super::super::output::Output;
+use super::super::progress::Place;
 use super::super::signals::Signals;
 use super::super::watch::wait_for;
 use super::agent::HELPER_READY;
@@ -120,7 +121,9 @@ impl Helper<'_> {
                 }
             }
             self.reap()?;
-            if let Err(TrySendError::Disconnected(_)) = self.words.try_send(Word::Alive) {
+            let places = self.crew.iter().flat_map(|(controllers, _)| controllers.watched());
+            let alive = Word::Alive(places.map(|process| Place::of(&process)).collect());
+            if let Err(TrySendError::Disconnected(_)) = self.words.try_send(alive) {
                 return Ok(0);
             }
             self.speak();

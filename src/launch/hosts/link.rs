@@ -62,7 +62,6 @@ impl Listening {
         self.events.put((self.host, Event::Ready(input, ready)));
         loop {
             match read(output)? {
-                Word::Alive => {}
                 Word::Output { process, stream, bytes } => self.printer.take(process, stream, &bytes),
                 word => {
                     if !self.events.put((self.host, Event::Word(word))) {

@@ -19,15 +19,17 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use indicatif::ProgressBar;
 use rustix::process::Signal;
 use signal_hook::consts::SIGTSTP;
 
 use super::job::{End, Job, LaunchError, Outcome, failed};
 use super::output::{Output, Pipe};
 use super::printer::{Printer, Stream, tags};
+use super::progress::{self, Place, Progress};
 use super::signals::Signals;
 use super::watch::{Ended, Started, wait_for, watch};
 use crate::rendezvous::JobToken;
@@ -110,11 +112,15 @@ pub(super) fn run(job: &Job, hosts: &Hosts, restarts: u32, signals: &mut Signals
             }
         }
     };
-    let mut helpers = Helpers::start(&job, hosts, sent, reached, agent_output, restarts)?;
-    match helpers.prepare(&job, hosts, restarts, signals)? {
-        Some(signal) => Ok(Outcome::Stopped { signal }),
-        None => watch(&job, &mut helpers, signals),
+    let line = progress::line();
+    let mut helpers = Helpers::start(&job, hosts, sent, reached, agent_output, restarts, line.as_ref())?;
+    if let Some(signal) = helpers.prepare(&job, hosts, restarts, signals)? {
+        return Ok(Outcome::Stopped { signal });
     }
+    let places = helpers.places.clone();
+    let look = move || places.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let _progress = Progress::start(look, line).map_err(failed("start a thread"))?;
+    watch(&job, &mut helpers, signals)
 }
 
 /// Starts an agent for each host. What the agents themselves say comes out of the pipes.
@@ -153,6 +159,8 @@ struct Helpers {
     agents: Arc<Printer>,
     /// Hands that on, as long as it is there.
     agent_output: Option<Output>,
+    /// How far all processes were when their helpers last gave a sign of life.
+    places: Arc<Mutex<Vec<Place>>>,
     last_beat: Instant,
 }
 
@@ -165,9 +173,11 @@ impl Helpers {
         reached: Vec<Reached>,
         agent_output: Vec<Pipe>,
         restarts: u32,
+        line: Option<&ProgressBar>,
     ) -> Result<Self, LaunchError> {
         let of_processes = reached.iter().flat_map(|host| vec![Some(host.name.clone()); host.processes as usize]);
-        let mut printer = Printer::new(tags(of_processes.collect::<Vec<_>>().into_iter()));
+        let tags = tags(of_processes.collect::<Vec<_>>().into_iter());
+        let mut printer = Printer::new(tags).above(line.cloned());
         if let Some(folder) = &job.log_dir {
             printer.log_to(folder, restarts == 0)?;
         }
@@ -178,8 +188,9 @@ impl Helpers {
             running: vec![false; job.process_count as usize],
             events,
             printer: Arc::new(printer),
-            agents: Arc::new(Printer::new(names).without_results()),
+            agents: Arc::new(Printer::new(names).without_results().above(line.cloned())),
             agent_output: None,
+            places: Arc::new(Mutex::new(vec![Place::default(); job.process_count as usize])),
             last_beat: Instant::now(),
         };
         let (sent, hosts) = (Arc::new(sent), Arc::new(hosts.clone()));
@@ -309,6 +320,14 @@ impl Helpers {
         }
     }
 
+    /// Takes note of how far a host's processes are.
+    fn note(&self, host: usize, new: Vec<Place>) {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        for (place, new) in places.iter_mut().skip(self.links[host].first as usize).zip(new) {
+            *place = new;
+        }
+    }
+
     /// Takes note of the end of a connection, and of the controllers that are gone with it.
     fn lose(&mut self, host: usize, reason: &str) -> Vec<Ended> {
         let link = &mut self.links[host];
@@ -345,6 +364,7 @@ impl Started for Helpers {
                         ended.push(Ended { process_index: process, end, phase });
                     }
                 }
+                Event::Word(Word::Alive(places)) => self.note(host, places),
                 Event::Word(Word::Finished) => self.links[host].is_finished = true,
                 Event::Word(Word::Failed(reason)) => return Err(self.unusable(host, reason).into()),
                 Event::Closed(cut) if !self.links[host].is_closed => {

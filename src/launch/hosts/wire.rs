@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::super::printer::Stream;
+use super::super::progress::Place;
 
 /// The time between two signs of life.
 pub const BEAT: Duration = Duration::from_secs(1);
@@ -94,7 +95,8 @@ pub enum Word {
     },
     /// All controllers have ended, and all that they printed has been said.
     Finished,
-    Alive,
+    /// A sign of life, with how far the controllers are.
+    Alive(Vec<Place>),
 }
 
 #[derive(Serialize, Deserialize)]
