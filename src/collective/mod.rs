@@ -11,6 +11,8 @@
 //! process gets an error that names the instructions.
 
 mod buffer;
+mod cluster;
+pub(crate) mod cost;
 mod engine;
 mod error;
 mod exchange;
@@ -25,11 +27,11 @@ mod scratch;
 mod spec;
 
 pub use buffer::{Input, Output};
-pub(crate) use engine::ONE_STEP_LIMIT;
+pub use cluster::{Cluster, Link, Links};
+pub(crate) use engine::islands;
 pub use engine::{Algorithm, Communicator, Limits, Position, ProgramCollectives};
 pub use error::CollectiveError;
 pub use group::World;
 pub(crate) use reduce::is_widened;
-pub(crate) use reduction::is_direct;
 pub use repeat::Repeated;
 pub use spec::{ArraySpec, CollectiveKind, CollectiveSpec, ReduceOp};

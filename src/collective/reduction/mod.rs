@@ -99,7 +99,7 @@ pub(super) fn is_one_step(spec: &CollectiveSpec, group: &Group, limit: usize) ->
 }
 
 /// Whether each of so many processes combines the whole of an all-reduce of `size` bytes.
-pub(crate) fn is_direct(size: usize, processes: usize) -> bool {
+pub(in crate::collective) fn is_direct(size: usize, processes: usize) -> bool {
     size <= if processes == 2 { DIRECT_LIMIT_OF_TWO } else { DIRECT_LIMIT }
 }
 
