@@ -50,8 +50,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A cluster by the process of each device, and the host and slice of each process. Numbers of hosts are below their count.
-    pub(crate) fn new(processes: Vec<u32>, hosts: Vec<u32>, slices: Vec<u32>, links: Links) -> Cluster {
+    /// A cluster by the process of each device, and the host and slice of each process, hosts numbered from 0.
+    pub fn new(processes: Vec<u32>, hosts: Vec<u32>, slices: Vec<u32>, links: Links) -> Cluster {
         let mut of_hosts = vec![0; hosts.iter().max().map_or(0, |&last| last as usize + 1)];
         hosts.iter().for_each(|&host| of_hosts[host as usize] += 1);
         Cluster {
@@ -82,15 +82,15 @@ impl Cluster {
     }
 
     pub(super) fn process_of(&self, device: u32) -> u32 {
-        self.processes[device as usize]
+        self.processes.get(device as usize).copied().unwrap_or(0)
     }
 
     pub(super) fn host_of(&self, process: u32) -> u32 {
-        self.hosts[process as usize]
+        self.hosts.get(process as usize).copied().unwrap_or(0)
     }
 
     pub(super) fn slice_of(&self, process: u32) -> u32 {
-        self.slices[process as usize]
+        self.slices.get(process as usize).copied().unwrap_or(0)
     }
 }
 

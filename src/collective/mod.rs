@@ -7,7 +7,7 @@
 //! A call is known by (program, run, key, trip), where the trip counts the calls of one device to one instruction in
 //! one run: nothing depends on who arrives first. Results are bitwise the same on every process and every run: local
 //! operands are combined in rank order, then processes in order, those of one island (a slice, else a host) first if there
-//! are several and the arrays are large. Where participants disagree about what comes next, or about an instruction's operands, every
+//! are several, unless [`Algorithm::Flat`] is forced. Where participants disagree about what comes next, or about an instruction's operands, every
 //! process gets an error that names the instructions.
 
 mod buffer;

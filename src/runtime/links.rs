@@ -208,7 +208,7 @@ impl<'a> Ring<'a> {
         let Some((previous, next)) = self.neighbours else { return Ok(None) };
         let tag = Tag([PROGRAM, self.class, 0, self.steps, size as u64]);
         self.steps += 1;
-        let (data, mut into) = (vec![1; size], vec![0; size]);
+        let (data, mut into) = (vec![1; size], vec![2; size]);
         let begin = Instant::now();
         let wait = Wait { deadline: begin + self.limit, judge: &|_| None };
         // SAFETY: nothing touches `into` until the receive is finished or, before it goes out of scope, dropped.

@@ -36,8 +36,7 @@ pub(super) enum Pace {
 pub(in crate::collective) const ONE_STEP_LIMIT: usize = 64 << 10;
 
 impl LocalGroup {
-    fn new(spec: &CollectiveSpec, group: Group, algorithm: Algorithm) -> LocalGroup {
-        let group = if algorithm == Algorithm::Flat { Group { islands: Vec::new(), ..group } } else { group };
+    fn new(spec: &CollectiveSpec, mut group: Group, algorithm: Algorithm) -> LocalGroup {
         let mut plan = movement::Plan::new(spec, &group);
         // All processes of a group must find the same, as the messages of one step and of a brief one differ. Permutes
         // between more than two are never brief, and the messages of one step and of a long one are the same.
@@ -49,13 +48,13 @@ impl LocalGroup {
             CollectiveKind::RaggedAllToAll => false,
             _ => movement::largest_message(spec, &group, &plan) <= ONE_STEP_LIMIT,
         };
-        let mut is_layered = false;
-        if !is_one_step && !group.islands.is_empty() {
-            is_layered = match spec.kind {
+        if !is_one_step && algorithm != Algorithm::Flat && !group.islands.is_empty() {
+            group.is_layered = match spec.kind {
                 CollectiveKind::AllReduce { .. } | CollectiveKind::ReduceScatter { .. } => true,
                 _ => plan.go_by_islands(spec, &group),
             };
         }
+        let is_layered = group.is_layered;
         // That everyone whom a process exchanges messages with is there must mean that all are: nobody then waits for one
         // that has yet to come. Targets of a permute or broadcast meet their source only.
         let knows_some =

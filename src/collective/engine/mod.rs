@@ -213,7 +213,10 @@ impl Communicator {
         let state = State { current: vec![None; world.local_device_count() as usize], ..State::default() };
         let shared = Arc::new(Shared {
             processes: world.processes(),
-            islands: islands(&world.slices, transport.as_deref()),
+            islands: match choice {
+                Choice::Given(Algorithm::Flat) => Vec::new(),
+                _ => islands(&world.slices, transport.as_deref()),
+            },
             choice,
             world,
             transport,

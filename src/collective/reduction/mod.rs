@@ -150,7 +150,7 @@ impl<'a> Reduction<'a> {
 
     /// Runs the whole reduction.
     pub fn run(&self, calls: &mut [Call], exchange: &Exchange<'_>) -> Result<(), TransportError> {
-        let is_layered = !self.group.islands.is_empty();
+        let is_layered = self.group.is_layered;
         if let Some(dim) = self.scatter {
             return if is_layered {
                 self.reduce_scatter_by_islands(calls, dim, exchange)
@@ -387,7 +387,11 @@ impl<'a> Reduction<'a> {
         let partials: Vec<Partial> = parts.iter().enumerate().map(partial).collect();
         // What goes on to other processes is better left in the cache.
         let is_final = self.scatter.is_some() || self.is_direct;
-        self.fold_into_results(calls, piece, &partials, is_final);
+        if self.group.islands.is_empty() {
+            self.fold_into_results(calls, piece, &partials, is_final);
+        } else {
+            self.fold_all_by_islands(calls, piece, &partials, is_final);
+        }
     }
 
     /// Combines partial results of a piece, in their order, into the results.
