@@ -34,11 +34,14 @@ const PROGRAM: u64 = u64::MAX;
 const ROUNDS: usize = 9;
 
 /// Sizes in bytes of the messages whose times tell a rate, until one takes long enough to do so.
-const SIZES: [usize; 3] = [64 << 10, 512 << 10, 4 << 20];
+const SIZES: [usize; 4] = [64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
 /// A message tells a rate if it takes so long, and a few times the latency.
 const TELLING_SECONDS: f64 = 4e-3;
 const TELLING_LATENCIES: f64 = 4.0;
+
+/// When this is over, the last message has to do.
+const LIMIT_SECONDS: f64 = 0.08;
 
 /// The cluster by which collectives are to be predicted, where their choice depends on it: where there are several islands and
 /// some have several processes. Process 0 says whether its links are `given`.
@@ -90,11 +93,13 @@ fn hosts(topology: &Topology, islands: &[u32]) -> Vec<u32> {
     islands.iter().zip(names).map(number).collect()
 }
 
-/// Seconds that something took on this process; `None` where it had no part in it.
+/// Seconds that messages took on this process; `None` where it had no part in them.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 struct Seen {
     ici: Option<f64>,
     dcn: Option<f64>,
+    /// Seconds since this process began to measure.
+    elapsed: f64,
 }
 
 fn measure(
@@ -106,27 +111,27 @@ fn measure(
     let _phase = trace::phase("measure links");
     let begin = Instant::now();
     let mut rings = Rings::new(world, transport, by_island);
-    let seen = Seen { ici: rings.ici.latency()?, dcn: rings.dcn.latency()? };
+    let elapsed = || begin.elapsed().as_secs_f64();
+    let seen = Seen { ici: rings.ici.latency()?, dcn: rings.dcn.latency()?, elapsed: elapsed() };
     let seen = world.all_gather("links/latency", seen)?;
-    let latency = Seen { ici: slowest(&seen, |it| it.ici), dcn: slowest(&seen, |it| it.dcn) };
-    let (mut ici, mut dcn) = (None, None);
+    let latency = [slowest(&seen, |it| it.ici), slowest(&seen, |it| it.dcn)];
+    let [mut ici, mut dcn] = [None, None];
     for size in SIZES {
-        let is_telling = |time: f64, latency: Option<f64>| {
-            time >= TELLING_SECONDS + TELLING_LATENCIES * latency.unwrap_or_default() || size == SIZES[SIZES.len() - 1]
-        };
         let seen = Seen {
             ici: if ici.is_none() { rings.ici.time_of(size)? } else { None },
             dcn: if dcn.is_none() { rings.dcn.time_of(size)? } else { None },
+            elapsed: elapsed(),
         };
         let seen = world.all_gather(&format!("links/{size}"), seen)?;
-        if let Some(time) = slowest(&seen, |it| it.ici).filter(|&time| is_telling(time, latency.ici)) {
-            ici = Some(rate(size, time, latency.ici));
+        let is_last = Some(&size) == SIZES.last() || slowest(&seen, |it| Some(it.elapsed)) > Some(LIMIT_SECONDS);
+        let tells = |time: &f64, latency: Option<f64>| {
+            is_last || *time >= TELLING_SECONDS + TELLING_LATENCIES * latency.unwrap_or_default()
+        };
+        if let Some(time) = slowest(&seen, |it| it.ici).filter(|time| tells(time, latency[0])) {
+            ici = Some(rate(size, time, latency[0]));
         }
-        if let Some(time) = slowest(&seen, |it| it.dcn).filter(|&time| is_telling(time, latency.dcn)) {
-            let of_host =
-                |host: &u32| hosts.iter().zip(&seen).filter(|(it, seen)| *it == host && seen.dcn.is_some()).count();
-            let senders = hosts.iter().map(of_host).filter(|&senders| senders > 0).min().unwrap_or(1);
-            dcn = Some(rate(size, time, latency.dcn) * senders as f64);
+        if let Some(time) = slowest(&seen, |it| it.dcn).filter(|time| tells(time, latency[1])) {
+            dcn = Some(rate(size, time, latency[1]) * senders_of_a_host(&seen, hosts) as f64);
         }
         if ici.is_some() && dcn.is_some() {
             break;
@@ -136,9 +141,18 @@ fn measure(
         bytes_per_second: rate.unwrap_or(f64::INFINITY),
         latency_seconds: latency.unwrap_or_default(),
     };
-    let links = Links { ici: link(ici, latency.ici), dcn: link(dcn, latency.dcn) };
+    let links = Links { ici: link(ici, latency[0]), dcn: link(dcn, latency[1]) };
     tracing::debug!("measured links in {:?}: {links:?}", begin.elapsed());
     Ok(links)
+}
+
+/// How many processes of a host sent to other islands, where these were fewest.
+fn senders_of_a_host(seen: &[Seen], hosts: &[u32]) -> usize {
+    let mut senders = HashMap::new();
+    for (host, _) in hosts.iter().zip(seen).filter(|(_, seen)| seen.dcn.is_some()) {
+        *senders.entry(host).or_insert(0) += 1;
+    }
+    senders.into_values().min().unwrap_or(1)
 }
 
 fn slowest(seen: &[Seen], of: impl Fn(&Seen) -> Option<f64>) -> Option<f64> {
