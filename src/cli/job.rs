@@ -57,8 +57,8 @@ pub struct JobOptions {
     #[arg(long, value_enum, default_value = "auto")]
     algorithm: AlgorithmChoice,
 
-    /// What a link inside a slice, or else host, carries for each process, as in 100GB/s,1us: --algorithm auto goes by it instead
-    /// of measuring
+    /// What a link inside a slice, or else host, carries for each process, as in 100GB/s,1us: --algorithm auto goes by it
+    /// instead of measuring
     #[arg(long, value_name = "RATE,TIME", requires = "dcn")]
     ici: Option<Link>,
 

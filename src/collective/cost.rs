@@ -172,8 +172,8 @@ struct Tally<'a> {
     algorithm: Algorithm,
 }
 
-/// The time of a collective of these groups, all of which run at once; of a permute the groups are pairs. Between slices it is
-/// that of the quicker algorithm, which the engine takes.
+/// The time of a collective of these groups, all of which run at once; of a permute the groups are pairs. Between slices it
+/// is that of the quicker algorithm, which the engine takes.
 pub(crate) fn time(cluster: &Cluster, transfer: Transfer, groups: &[Vec<u32>]) -> Timing {
     if !cluster.has_slices() {
         return time_as(cluster, transfer, groups, None);
@@ -189,7 +189,7 @@ pub(super) fn prefers_islands(cluster: &Cluster, spec: &CollectiveSpec, groups: 
     has_islands(transfer.kind) && seconds(true) < seconds(false)
 }
 
-/// Whether there is an algorithm in which islands act together: not where everything that is sent is for one device only.
+/// Whether there is an algorithm in which islands act together: not where all that is sent is for one device only.
 fn has_islands(kind: Kind) -> bool {
     !matches!(kind, Kind::AllToAll | Kind::Permute)
 }

@@ -214,8 +214,8 @@ impl<'a> Ring<'a> {
         Ok(times[ROUNDS / 2])
     }
 
-    /// Seconds in which messages of this size go around by one process, at best: a process may be kept from its processor for as
-    /// long. The first ones bring all together, and use up what a network lets pass above its rate.
+    /// Seconds in which messages of this size go around by one process, at best: a process may be kept from its processor
+    /// for as long. The first ones bring all together, and use up what a network lets pass above its rate.
     fn time_of(&mut self, size: usize) -> Result<Option<f64>, RuntimeError> {
         self.shift(size)?;
         let times = (0..TRIES).map(|_| self.shift(size)).collect::<Result<Vec<_>, _>>()?;

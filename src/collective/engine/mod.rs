@@ -76,7 +76,7 @@ struct Instance {
 /// Whether the processes of an island, a slice or else a host, act together towards other islands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// Where messages are long enough for it.
+    /// Where messages are long enough for it; or where it is sooner over, by [`Communicator::with_cluster`].
     #[default]
     Auto,
     /// Never: every process exchanges data with every other one.
