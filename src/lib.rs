@@ -139,6 +139,7 @@ pub mod partition;
 pub mod pjrt;
 pub mod plugins;
 pub mod proto;
+pub mod quantity;
 pub mod rendezvous;
 pub mod report;
 pub mod runtime;

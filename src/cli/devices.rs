@@ -2,10 +2,10 @@
 
 use clap::Args;
 use serde_json::json;
-use spmd_run::runtime::Topology;
+use spmd_run::runtime::Runtime;
 
 use super::job::JobOptions;
-use super::report::{id_range, print, table};
+use super::report::{id_range, links_text, print, table};
 use super::{Failure, Format};
 
 #[derive(Args)]
@@ -29,8 +29,8 @@ pub fn main(options: Options) -> Result<u8, Failure> {
             let runtime = job.open(world, data_plane, None)?;
             if runtime.world().process_index() == 0 {
                 print(&match options.format {
-                    Format::Text => text(runtime.topology()),
-                    Format::Json => format!("{}\n", as_json(runtime.topology(), runtime.client().plugin().path())),
+                    Format::Text => text(&runtime),
+                    Format::Json => format!("{}\n", as_json(&runtime)),
                 })?;
             }
             Ok(0)
@@ -38,7 +38,8 @@ pub fn main(options: Options) -> Result<u8, Failure> {
     )
 }
 
-fn text(topology: &Topology) -> String {
+fn text(runtime: &Runtime) -> String {
+    let topology = runtime.topology();
     let rows: Vec<Vec<String>> = topology
         .processes()
         .iter()
@@ -59,8 +60,9 @@ fn text(topology: &Topology) -> String {
     let columns = ["#process", "#slice", "host", "#pid", "#local_device_count", "devices", "kind"];
     let Some(process) = topology.processes().first() else { return String::new() };
     let (major, minor) = process.pjrt_api_version;
+    let links = runtime.links().map(|links| format!("links          {}\n", links_text(&links))).unwrap_or_default();
     format!(
-        "device_count   {}\nprocess_count  {}\nslice_count    {}\nplatform       {}\nplugin         PJRT C API {major}.{minor}, {}\n\n{}",
+        "device_count   {}\nprocess_count  {}\nslice_count    {}\nplatform       {}\nplugin         PJRT C API {major}.{minor}, {}\n{links}\n{}",
         topology.device_count(),
         topology.processes().len(),
         topology.slice_count(),
@@ -70,7 +72,8 @@ fn text(topology: &Topology) -> String {
     )
 }
 
-fn as_json(topology: &Topology, plugin: &std::path::Path) -> serde_json::Value {
+fn as_json(runtime: &Runtime) -> serde_json::Value {
+    let topology = runtime.topology();
     let first = topology.processes().first();
     let processes: Vec<_> = topology
         .processes()
@@ -93,7 +96,8 @@ fn as_json(topology: &Topology, plugin: &std::path::Path) -> serde_json::Value {
         "platform": first.map(|process| &process.platform),
         "platform_version": first.map(|process| &process.platform_version),
         "pjrt_api_version": first.map(|process| process.pjrt_api_version),
-        "plugin": plugin,
+        "plugin": runtime.client().plugin().path(),
+        "links": runtime.links(),
         "processes": processes,
     })
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use spmd_run::cluster::{self, Detected, Environment, Part};
+use spmd_run::collective::{Link, Links};
 use spmd_run::launch::{COMPILATION_CACHE, ControllerEnv, Settings};
 use spmd_run::pjrt::Value;
 use spmd_run::plugins;
@@ -52,9 +53,18 @@ pub struct JobOptions {
     transport: Transport,
 
     /// Collectives between slices, or else hosts: flat has every process exchange data with every other one, hierarchical has
-    /// those of a slice act together; auto takes this for longer messages
+    /// those of a slice act together; auto takes what is sooner over by what the links carry
     #[arg(long, value_enum, default_value = "auto")]
     algorithm: AlgorithmChoice,
+
+    /// What a link inside a slice, or else host, carries for each process, as in 100GB/s,1us: --algorithm auto goes by it
+    /// instead of measuring
+    #[arg(long, value_name = "RATE,TIME", requires = "dcn")]
+    ici: Option<Link>,
+
+    /// What a link between slices, or else hosts, carries for each host, as in 10Gbit/s,0.2ms
+    #[arg(long, value_name = "RATE,TIME", requires = "ici")]
+    dcn: Option<Link>,
 
     /// Join the job whose process 0 listens at this address (started by hand, with --process-id and -n)
     #[arg(long, value_name = "HOST:PORT")]
@@ -236,6 +246,7 @@ impl JobOptions {
             ("--transport", self.transport != Transport::Auto),
             ("--timeout", self.timeout.is_some()),
             ("--algorithm", self.algorithm != AlgorithmChoice::Auto),
+            ("--ici", self.ici.is_some()),
             ("--plugin-option", !self.plugin_option.is_empty()),
         ];
         if let Some((option, _)) = unheard.iter().find(|(_, given)| *given) {
@@ -457,6 +468,11 @@ impl JobOptions {
             options.slice = slice.index;
         }
         Ok(Membership::ByHand(self.control.watch(options)?, session))
+    }
+
+    /// What the links carry, if that is said.
+    fn links(&self) -> Option<Links> {
+        Some(Links { ici: self.ici?, dcn: self.dcn? })
     }
 
     fn mesh_choice(&self) -> Choice {

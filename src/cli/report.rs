@@ -4,7 +4,8 @@ use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use anyhow::Context;
-use spmd_run::runtime::Device;
+use spmd_run::collective::Link;
+use spmd_run::runtime::{Device, JobLinks};
 use spmd_run::whole_file;
 
 use super::Failure;
@@ -57,6 +58,13 @@ pub fn time(seconds: f64) -> String {
         ..1.0 => format!("{:.2} ms", seconds * 1e3),
         _ => format!("{seconds:.2} s"),
     }
+}
+
+/// What the links of a job carry.
+pub fn links_text(links: &JobLinks) -> String {
+    let link = |link: &Link| format!("{:.3} GB/s, {}", link.bytes_per_second / 1e9, time(link.latency_seconds));
+    let known = if links.is_measured { "measured" } else { "given" };
+    format!("ICI {} per process; DCN {} per host ({known})", link(&links.links.ici), link(&links.links.dcn))
 }
 
 /// Dense ids as `0-3`.

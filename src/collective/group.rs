@@ -62,6 +62,8 @@ pub(super) struct Group {
     pub mine: usize,
     /// Positions in `parts` by island, where there are several islands and several processes on some of them; else empty.
     pub islands: Vec<Vec<usize>>,
+    /// Whether the processes of an island act together towards others; else islands only tell the order of combining.
+    pub is_layered: bool,
 }
 
 /// The members of a group on one process.
@@ -92,9 +94,10 @@ impl Group {
                 None => by_island.push((island, vec![index])),
             }
         }
-        let is_layered = by_island.len() > 1 && by_island.len() < parts.len();
-        let islands = if is_layered { by_island.into_iter().map(|(_, indices)| indices).collect() } else { Vec::new() };
-        Some(Group { members, parts, mine, islands })
+        let has_islands = by_island.len() > 1 && by_island.len() < parts.len();
+        let islands =
+            if has_islands { by_island.into_iter().map(|(_, indices)| indices).collect() } else { Vec::new() };
+        Some(Group { members, parts, mine, islands, is_layered: false })
     }
 
     /// The ranks of this process' members.

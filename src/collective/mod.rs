@@ -7,10 +7,12 @@
 //! A call is known by (program, run, key, trip), where the trip counts the calls of one device to one instruction in
 //! one run: nothing depends on who arrives first. Results are bitwise the same on every process and every run: local
 //! operands are combined in rank order, then processes in order, those of one island (a slice, else a host) first if there
-//! are several and the arrays are large. Where participants disagree about what comes next, or about an instruction's operands, every
+//! are several, unless [`Algorithm::Flat`] is forced. Where participants disagree about what comes next, or about an instruction's operands, every
 //! process gets an error that names the instructions.
 
 mod buffer;
+mod cluster;
+pub(crate) mod cost;
 mod engine;
 mod error;
 mod exchange;
@@ -25,11 +27,11 @@ mod scratch;
 mod spec;
 
 pub use buffer::{Input, Output};
-pub(crate) use engine::ONE_STEP_LIMIT;
+pub use cluster::{Cluster, Link, Links};
+pub(crate) use engine::islands;
 pub use engine::{Algorithm, Communicator, Limits, Position, ProgramCollectives};
 pub use error::CollectiveError;
 pub use group::World;
 pub(crate) use reduce::is_widened;
-pub(crate) use reduction::is_direct;
 pub use repeat::Repeated;
 pub use spec::{ArraySpec, CollectiveKind, CollectiveSpec, ReduceOp};

@@ -34,7 +34,7 @@ impl ArraySpec {
 }
 
 /// Up to this size in bytes of its larger arrays, a collective is over sooner than another thread is awake.
-const BRIEF_LIMIT: usize = 2 << 20;
+pub(super) const BRIEF_LIMIT: usize = 2 << 20;
 
 impl fmt::Display for ArraySpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -41,6 +41,7 @@ pub fn join(
         identity: rendezvous.identity().cloned(),
         transport: Carrier::Mesh(transport),
         algorithm: Algorithm::Auto,
+        links: None,
     };
     Ok((World::of(rendezvous, stall_timeout), data_plane))
 }

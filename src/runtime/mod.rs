@@ -10,6 +10,7 @@ mod executable;
 mod gathering;
 mod init;
 mod join;
+mod links;
 pub mod multihost;
 mod native;
 mod pipeline;
@@ -26,7 +27,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::channel::Identity;
-use crate::collective::{Algorithm, CollectiveSpec, Communicator, Limits, ProgramCollectives, World as Devices};
+use crate::collective::{Algorithm, CollectiveSpec, Communicator, Limits, Links, ProgramCollectives, World as Devices};
 use crate::launch::phase::{self, Phase};
 use crate::pjrt::{Client, Plugin, Value};
 use crate::rendezvous::Progress;
@@ -43,6 +44,7 @@ pub use executable::{Executable, Results, StepTimes};
 pub use gathering::WriteError;
 pub use init::{InitError, RuntimeBuilder, run};
 pub use join::{is_loopback, join, listen_for_peers};
+pub use links::JobLinks;
 pub use native::{DeviceOptions, OPTIONS_OF_JOB};
 pub use pipeline::{Pipeline, program_of_one_device};
 pub use plan::{Plan, PlanError, Request};
@@ -60,6 +62,7 @@ pub struct Runtime {
     /// `None` in a job of one process.
     transport: Option<Arc<dyn Transport>>,
     communicator: Arc<Communicator>,
+    links: Option<JobLinks>,
     compilation_cache: OnceLock<CompilationCache>,
     programs: AtomicU64,
     gatherings: AtomicU64,
@@ -83,7 +86,7 @@ pub struct Opening {
     pub client: Duration,
     /// Learning of the devices of all processes: `device_count` is known after it.
     pub topology: Duration,
-    /// Connecting to the other processes.
+    /// Connecting to the other processes, and measuring what the links carry.
     pub transport: Duration,
 }
 
@@ -100,6 +103,8 @@ pub struct DataPlaneOptions {
     pub transport: Carrier,
     /// How collectives go between slices, or else hosts.
     pub algorithm: Algorithm,
+    /// What the links carry by which [`Algorithm::Auto`] decides; `None` to measure it.
+    pub links: Option<Links>,
 }
 
 impl Default for DataPlaneOptions {
@@ -111,6 +116,7 @@ impl Default for DataPlaneOptions {
             identity: None,
             transport,
             algorithm: Algorithm::Auto,
+            links: None,
         }
     }
 }
@@ -162,8 +168,18 @@ impl Runtime {
         };
         // The coordinator watches over waits, and knows who is to blame. This is for what escapes it.
         let limits = Limits { timeout: world.limit().saturating_add(UNWATCHED) };
-        let communicator =
-            Arc::new(Communicator::with_algorithm(devices, transport.clone(), limits, data_plane.algorithm)?);
+        let found = match &transport {
+            Some(transport) if data_plane.algorithm == Algorithm::Auto && !is_native => {
+                links::find(&world, &topology, &**transport, data_plane.links)?
+            }
+            _ => None,
+        };
+        let (links, cluster) = found.unzip();
+        let communicator = match cluster {
+            Some(cluster) => Communicator::with_cluster(devices, transport.clone(), limits, cluster),
+            None => Communicator::with_algorithm(devices, transport.clone(), limits, data_plane.algorithm),
+        };
+        let communicator = Arc::new(communicator?);
         let of_job = Arc::downgrade(&communicator);
         world.on_abort(move |abort| {
             if let Some(communicator) = of_job.upgrade() {
@@ -189,6 +205,7 @@ impl Runtime {
             topology,
             transport,
             communicator,
+            links,
             compilation_cache: OnceLock::new(),
             programs: AtomicU64::new(0),
             gatherings: AtomicU64::new(0),
@@ -244,6 +261,11 @@ impl Runtime {
     /// What data travels by between processes; `None` in a job of one process.
     pub fn transport_name(&self) -> Option<&'static str> {
         self.transport.as_ref().map(|transport| transport.name())
+    }
+
+    /// What the links inside and between islands carry, by which algorithms are chosen; `None` where nothing is to be chosen.
+    pub fn links(&self) -> Option<JobLinks> {
+        self.links
     }
 
     /// A number that all processes give the same program.

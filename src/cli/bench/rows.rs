@@ -9,7 +9,7 @@ use spmd_run::runtime::{Runtime, Topology};
 
 use super::collectives::Format;
 use crate::cli::Failure;
-use crate::cli::report::print;
+use crate::cli::report::{links_text, print};
 
 /// One case, measured in one way.
 #[derive(Clone, Serialize)]
@@ -196,10 +196,11 @@ fn header(runtime: &Runtime, settings: &Settings) -> String {
         text += &format!("# Plugin: {file}, PJRT C API {major}.{minor}, {version}\n");
     }
     text += &format!(
-        "# Processes: {} on {} host(s)\n# Transport: {}\n#\n# Using devices\n",
+        "# Processes: {} on {} host(s)\n# Transport: {}\n{}#\n# Using devices\n",
         topology.processes().len(),
         hosts(topology).len(),
-        transport(runtime)
+        transport(runtime),
+        runtime.links().map(|links| format!("# Links: {}\n", links_text(&links))).unwrap_or_default()
     );
     let groups = settings.split.groups(topology.device_count() as u32).unwrap_or_default();
     for (index, process) in topology.processes().iter().enumerate() {
@@ -231,6 +232,7 @@ fn about(runtime: &Runtime, settings: &Settings) -> Value {
         "platform_version": process.map(|process| &process.platform_version),
         "pjrt_api_version": process.map(|process| process.pjrt_api_version),
         "transport": runtime.transport_name(),
+        "links": runtime.links(),
         "groups": settings.split.groups(topology.device_count() as u32).unwrap_or_default(),
         "warmup_steps": settings.warmup,
     })

@@ -53,6 +53,7 @@ impl Membership {
             AlgorithmChoice::Flat => Algorithm::Flat,
             AlgorithmChoice::Hierarchical => Algorithm::Hierarchical,
         };
+        data_plane.links = job.links();
         let world = world.show_in(&files).map_err(Failure::program)?;
         if let Some(session) = &session {
             data_plane.transport = mpi::carrier(session);

@@ -8,7 +8,7 @@ use spmd_run::runtime::{Executable, GlobalArray, Plan, Runtime, StepTimes};
 
 use super::{Failure, Options};
 use crate::cli::Format;
-use crate::cli::report::{print, table, time};
+use crate::cli::report::{links_text, print, table, time};
 
 /// What is told about a run.
 pub struct Report {
@@ -32,7 +32,9 @@ impl Report {
         if let Some(transport) = transport {
             devices += &format!(", over {transport}");
         }
-        let header = vec![("program", format!("{}, {}", executable.name(), plan.parts_text())), ("devices", devices)];
+        let mut header =
+            vec![("program", format!("{}, {}", executable.name(), plan.parts_text())), ("devices", devices)];
+        header.extend(runtime.links().map(|links| ("links", links_text(&links))));
         let about = json!({
             "program": executable.name(),
             "num_replicas": plan.replicas,
@@ -41,6 +43,7 @@ impl Report {
             "device_count": plan.device_count(),
             "platform": platform,
             "transport": transport,
+            "links": runtime.links(),
             "notes": executable.notes(),
             "arguments": arrays_json("arg", executable.parameters()),
             "results": arrays_json("out", executable.results()),

@@ -5,9 +5,9 @@ use crate::collective::error::CollectiveError;
 use crate::collective::exchange::InstanceId;
 use crate::collective::group::{Group, World};
 use crate::collective::spec::{ArraySpec, CollectiveKind, CollectiveSpec};
-use crate::collective::{movement, reduction};
+use crate::collective::{cost, movement, reduction};
 
-use super::{Algorithm, lock};
+use super::{Algorithm, Choice, lock};
 
 /// A group that has members on this process.
 pub(super) struct LocalGroup {
@@ -33,10 +33,10 @@ pub(super) enum Pace {
 }
 
 /// Messages up to this size travel before anyone knows whether the others are there.
-pub(crate) const ONE_STEP_LIMIT: usize = 64 << 10;
+pub(in crate::collective) const ONE_STEP_LIMIT: usize = 64 << 10;
 
 impl LocalGroup {
-    fn new(spec: &CollectiveSpec, group: Group, algorithm: Algorithm) -> LocalGroup {
+    fn new(spec: &CollectiveSpec, mut group: Group, algorithm: Algorithm) -> LocalGroup {
         let mut plan = movement::Plan::new(spec, &group);
         // All processes of a group must find the same, as the messages of one step and of a brief one differ. Permutes
         // between more than two are never brief, and the messages of one step and of a long one are the same.
@@ -48,13 +48,13 @@ impl LocalGroup {
             CollectiveKind::RaggedAllToAll => false,
             _ => movement::largest_message(spec, &group, &plan) <= ONE_STEP_LIMIT,
         };
-        let mut is_layered = false;
-        if !is_one_step && !group.islands.is_empty() {
-            is_layered = match spec.kind {
+        if !is_one_step && algorithm != Algorithm::Flat && !group.islands.is_empty() {
+            group.is_layered = match spec.kind {
                 CollectiveKind::AllReduce { .. } | CollectiveKind::ReduceScatter { .. } => true,
                 _ => plan.go_by_islands(spec, &group),
             };
         }
+        let is_layered = group.is_layered;
         // That everyone whom a process exchanges messages with is there must mean that all are: nobody then waits for one
         // that has yet to come. Targets of a permute or broadcast meet their source only.
         let knows_some =
@@ -95,12 +95,17 @@ impl Instruction {
         world: &World,
         processes: &[u32],
         islands: &[u32],
-        algorithm: Algorithm,
+        choice: &Choice,
     ) -> Result<Instruction, CollectiveError> {
         let device_count = world.device_count();
         let members =
             if spec.groups.is_empty() { vec![(0..device_count).collect::<Vec<u32>>()] } else { spec.groups.clone() };
         spec.check(&members, device_count)?;
+        let algorithm = match choice {
+            Choice::Given(algorithm) => *algorithm,
+            Choice::Predicted(cluster) if cost::prefers_islands(cluster, &spec, &members) => Algorithm::Hierarchical,
+            Choice::Predicted(_) => Algorithm::Flat,
+        };
         let with_plan = |members: &Vec<u32>| {
             let group = Group::new(members.clone(), processes, islands, world.process_index)?;
             Some(LocalGroup::new(&spec, group, algorithm))

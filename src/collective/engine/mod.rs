@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 use crate::transport::{Transport, TransportError};
 
 use super::buffer::{Input, Output};
+use super::cluster::Cluster;
 use super::error::CollectiveError;
 use super::exchange::InstanceId;
 use super::group::World;
 use super::scratch::ScratchPool;
 use super::spec::CollectiveSpec;
-pub(crate) use instruction::ONE_STEP_LIMIT;
+pub(super) use instruction::ONE_STEP_LIMIT;
 use instruction::{Instruction, LocalGroup, Pace};
 use times::Times;
 
@@ -79,13 +80,21 @@ struct Instance {
 /// Whether the processes of an island, a slice or else a host, act together towards other islands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// Where messages are long enough for it.
+    /// Where messages are long enough for it; or where it is sooner over, by [`Communicator::with_cluster`].
     #[default]
     Auto,
     /// Never: every process exchanges data with every other one.
     Flat,
     /// Always, where there are several islands and some have several processes.
     Hierarchical,
+}
+
+/// What decides about the algorithm of a collective, alike on every process.
+#[derive(Debug)]
+enum Choice {
+    Given(Algorithm),
+    /// Whichever is sooner over there.
+    Predicted(Cluster),
 }
 
 /// How much of a collective is to be done.
@@ -104,7 +113,7 @@ struct Shared {
     processes: Vec<u32>,
     /// A number for the island of every process: its slice if there are several, else its host.
     islands: Vec<u32>,
-    algorithm: Algorithm,
+    choice: Choice,
     transport: Option<Arc<dyn Transport>>,
     limits: Limits,
     state: Mutex<State>,
@@ -177,6 +186,25 @@ impl Communicator {
         limits: Limits,
         algorithm: Algorithm,
     ) -> Result<Communicator, CollectiveError> {
+        Communicator::open(world, transport, limits, Choice::Given(algorithm))
+    }
+
+    /// As [`new`](Self::new), with the algorithm of each collective between islands that is sooner over on this cluster.
+    pub fn with_cluster(
+        world: World,
+        transport: Option<Arc<dyn Transport>>,
+        limits: Limits,
+        cluster: Cluster,
+    ) -> Result<Communicator, CollectiveError> {
+        Communicator::open(world, transport, limits, Choice::Predicted(cluster))
+    }
+
+    fn open(
+        world: World,
+        transport: Option<Arc<dyn Transport>>,
+        limits: Limits,
+        choice: Choice,
+    ) -> Result<Communicator, CollectiveError> {
         world.check()?;
         let here = (world.process_index, world.devices_per_process.len());
         let there = transport.as_ref().map_or((0, 1), |t| (t.process_index(), t.process_count() as usize));
@@ -189,8 +217,11 @@ impl Communicator {
         let state = State { current: vec![None; world.local_device_count() as usize], ..State::default() };
         let shared = Arc::new(Shared {
             processes: world.processes(),
-            islands: if algorithm == Algorithm::Flat { Vec::new() } else { islands(&world, transport.as_deref()) },
-            algorithm,
+            islands: match choice {
+                Choice::Given(Algorithm::Flat) => Vec::new(),
+                _ => islands(&world.slices, transport.as_deref()),
+            },
+            choice,
             world,
             transport,
             limits,
@@ -217,8 +248,8 @@ impl Communicator {
         let mut instructions = Map::default();
         for spec in specs {
             let key = spec.key;
-            let Shared { world, processes, islands, algorithm, .. } = &*self.shared;
-            let instruction = Instruction::new(spec, world, processes, islands, *algorithm)?;
+            let Shared { world, processes, islands, choice, .. } = &*self.shared;
+            let instruction = Instruction::new(spec, world, processes, islands, choice)?;
             times::describe(id, &instruction);
             let name = instruction.spec.name.clone();
             if instructions.insert(key, Arc::new(instruction)).is_some() {
@@ -442,10 +473,10 @@ impl Shared {
     }
 }
 
-/// Within an island data travels faster than to others.
-fn islands(world: &World, transport: Option<&dyn Transport>) -> Vec<u32> {
+/// The island of each process, within which data travels faster than to others: its slice if there are several, else its host.
+pub(crate) fn islands(slices: &[u32], transport: Option<&dyn Transport>) -> Vec<u32> {
     match transport {
-        Some(_) if world.slices.iter().any(|slice| Some(slice) != world.slices.first()) => world.slices.clone(),
+        Some(_) if slices.iter().any(|slice| Some(slice) != slices.first()) => slices.to_vec(),
         Some(transport) => transport.hosts(),
         None => vec![0],
     }

@@ -8,7 +8,7 @@ use std::io::IoSlice;
 use crate::collective::buffer::Input;
 use crate::collective::engine::Call;
 use crate::collective::exchange::Exchange;
-use crate::collective::piece::Piece;
+use crate::collective::piece::{Part, Piece};
 use crate::collective::reduce::{Source, fold};
 use crate::collective::scratch::Scratch;
 use crate::transport::{Receive, TransportError};
@@ -150,7 +150,7 @@ impl<'a> Reduction<'a> {
             .filter(|mate| mate.process != self.mine().process)
             .map(|mate| (mate.process, self.size(mate.ranks.len(), piece)))
             .collect();
-        let mut sums = self.scratch.take(self.size(devices, piece));
+        let mut sums = None;
         self.take_from(exchange, step, &from, &mut |theirs| {
             let mut theirs = theirs.iter();
             let mut partials = Vec::with_capacity(group.islands[island].len());
@@ -161,15 +161,68 @@ impl<'a> Reduction<'a> {
                     Partial::Sent(theirs.next().copied().unwrap_or_default(), mate.ranks.len())
                 });
             }
-            let mut rest = &mut sums[..];
-            self.fold_parts(piece, &partials, |part, dtype, sources| {
-                let size = part.elements.len() * width(devices, dtype);
-                let (head, tail) = std::mem::take(&mut rest).split_at_mut(size);
-                fold(self.op, dtype, sources, head, is_wide(devices, dtype));
-                rest = tail;
-            });
+            sums = Some(self.sums(piece, &partials, devices));
         })?;
-        Ok(sums)
+        Ok(sums.unwrap_or_else(|| self.scratch.take(0)))
+    }
+
+    /// Partial results for a piece, combined into those of so many devices.
+    fn sums(&self, piece: &Piece, partials: &[Partial<'_>], devices: usize) -> Scratch<'a> {
+        let mut sums = self.scratch.take(self.size(devices, piece));
+        let mut rest = &mut sums[..];
+        self.fold_parts(piece, partials, |part, dtype, sources| {
+            let size = part.elements.len() * width(devices, dtype);
+            let (head, tail) = std::mem::take(&mut rest).split_at_mut(size);
+            fold(self.op, dtype, sources, head, is_wide(devices, dtype));
+            rest = tail;
+        });
+        sums
+    }
+
+    /// Combines all processes' partial results for a piece in the order in which islands that act together do: so it makes
+    /// no difference to the results whether they do.
+    pub(super) fn fold_all_by_islands(
+        &self,
+        calls: &mut [Call],
+        piece: &Piece,
+        partials: &[Partial<'_>],
+        is_final: bool,
+    ) {
+        let group = self.group;
+        let (own_island, _) = group.place(group.mine);
+        let result = |part: &Part| {
+            let range = scale(&part.elements, self.dtype(part).size());
+            Source::Native(calls[0].results[part.array].part(range))
+        };
+        let own: Vec<Source> = match partials[group.mine] {
+            Partial::Own(own) => own
+                .iter()
+                .zip(piece)
+                .map(|(source, part)| match source {
+                    Source::Target => result(part),
+                    source => *source,
+                })
+                .collect(),
+            Partial::Sent(..) => Vec::new(),
+        };
+        let sums = |(island, parts): (usize, &Vec<usize>)| {
+            // A reduce-scatter goes on with the processes of its own island one by one.
+            if parts.len() == 1 || self.scatter.is_some() && island == own_island {
+                return None;
+            }
+            let of_part = |&part: &usize| if part == group.mine { Partial::Own(&own) } else { partials[part] };
+            let of_parts: Vec<Partial> = parts.iter().map(of_part).collect();
+            Some(self.sums(piece, &of_parts, group.devices_of(island)))
+        };
+        let of_islands: Vec<Option<Scratch>> = group.islands.iter().enumerate().map(sums).collect();
+        let mut all = Vec::with_capacity(partials.len());
+        for (island, sums) in of_islands.iter().enumerate() {
+            match sums {
+                Some(sums) => all.push(Partial::Sent(sums, group.devices_of(island))),
+                None => all.extend(group.islands[island].iter().map(|&part| partials[part])),
+            }
+        }
+        self.fold_into_results(calls, piece, &all, is_final);
     }
 
     /// For each process of another island, one process combines what its island's devices contribute to that one's results.

@@ -99,7 +99,7 @@ pub(super) fn is_one_step(spec: &CollectiveSpec, group: &Group, limit: usize) ->
 }
 
 /// Whether each of so many processes combines the whole of an all-reduce of `size` bytes.
-pub(crate) fn is_direct(size: usize, processes: usize) -> bool {
+pub(in crate::collective) fn is_direct(size: usize, processes: usize) -> bool {
     size <= if processes == 2 { DIRECT_LIMIT_OF_TWO } else { DIRECT_LIMIT }
 }
 
@@ -150,7 +150,7 @@ impl<'a> Reduction<'a> {
 
     /// Runs the whole reduction.
     pub fn run(&self, calls: &mut [Call], exchange: &Exchange<'_>) -> Result<(), TransportError> {
-        let is_layered = !self.group.islands.is_empty();
+        let is_layered = self.group.is_layered;
         if let Some(dim) = self.scatter {
             return if is_layered {
                 self.reduce_scatter_by_islands(calls, dim, exchange)
@@ -392,7 +392,11 @@ impl<'a> Reduction<'a> {
         let partials: Vec<Partial> = parts.iter().enumerate().map(partial).collect();
         // What goes on to other processes is better left in the cache.
         let is_final = self.scatter.is_some() || self.is_direct;
-        self.fold_into_results(calls, piece, &partials, is_final);
+        if self.group.islands.is_empty() {
+            self.fold_into_results(calls, piece, &partials, is_final);
+        } else {
+            self.fold_all_by_islands(calls, piece, &partials, is_final);
+        }
     }
 
     /// Combines partial results of a piece, in their order, into the results.

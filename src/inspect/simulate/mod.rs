@@ -1,10 +1,9 @@
 //! What a program would take on a cluster that is not there: time per step and per collective, and what limits it.
 //!
 //! A step is the work of one device, at a rate that is given, and its collectives one after the other, each by the algorithm
-//! that the engine would take (`flow`). Links are busy in both directions at once; a collective takes as long as its
+//! that the engine would take ([`crate::collective`]). Links are busy in both directions at once; a collective takes as long as its
 //! busiest link, and the latency of each step that must wait for another one.
 
-mod flow;
 mod topology;
 
 use std::collections::HashMap;
@@ -13,14 +12,15 @@ use serde::Serialize;
 
 use super::cost::{self, Cost};
 use super::graph::{Graph, Runs};
-use crate::collective::is_widened;
+use crate::collective::cost::{Kind, Transfer, time, widening};
 use crate::hlo::groups::{self, GroupError};
 use crate::hlo::{HloModule, shape};
 use crate::proto::HloInstructionProto;
-use flow::{Kind, Transfer};
 
-pub use flow::{Algorithm, Limit, Timing};
-pub use topology::{InvalidQuantity, Link, Topology, parse_bandwidth, parse_flops, parse_seconds};
+pub use crate::collective::Link;
+pub use crate::collective::cost::{Algorithm, Limit, Timing};
+pub use crate::quantity::{InvalidQuantity, parse_bandwidth, parse_flops, parse_seconds};
+pub use topology::Topology;
 
 /// What a device does by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -99,6 +99,7 @@ pub fn simulate(
 ) -> Result<Prediction, GroupError> {
     let graph = Graph::new(&module.proto);
     let walk = graph.walk();
+    let cluster = topology.cluster();
     let mut collectives = Vec::new();
     let mut known: HashMap<(Transfer, [u8; 32]), (usize, usize, Timing)> = HashMap::new();
     for &(at, instruction) in &walk.order {
@@ -113,11 +114,15 @@ pub fn simulate(
             operands.truncate(1);
         }
         let operand_bytes = operands.iter().filter_map(|shape| shape::byte_size(shape)).fold(0, u64::saturating_add);
-        let transfer = Transfer { kind: kind(&opcode), operand_bytes, widening: widening(&operands) };
+        let transfer = Transfer {
+            kind: kind(&opcode),
+            operand_bytes,
+            widening: widening(operands.first().and_then(|shape| shape::dtype(shape))),
+        };
         let members = members(instruction, replicas, partitions, transfer.kind)?;
         let (groups, group_size, timing) = *known
             .entry((transfer, digest(&members)))
-            .or_insert_with(|| (members.len(), largest(&members), flow::time(topology, transfer, &members)));
+            .or_insert_with(|| (members.len(), largest(&members), time(&cluster, transfer, &members)));
         let runs = walk.runs[at];
         collectives.push(Collective {
             opcode,
@@ -164,12 +169,6 @@ fn kind(opcode: &str) -> Kind {
         "collective-permute" => Kind::Permute,
         _ => Kind::AllReduce,
     }
-}
-
-/// How many times as large partial results of several devices are as the operands.
-fn widening(operands: &[&crate::proto::ShapeProto]) -> u32 {
-    let dtype = operands.first().and_then(|shape| shape::dtype(shape));
-    dtype.filter(|&dtype| is_widened(dtype)).map_or(1, |dtype| (size_of::<f32>() / dtype.size().max(1)) as u32)
 }
 
 /// The groups as device ids; of a permute the pairs.

@@ -14,7 +14,7 @@ fn four(devices_per_process: u32) -> Topology {
 }
 
 fn timing(topology: &Topology, kind: Kind, operand_bytes: u64, groups: &[Vec<u32>]) -> Timing {
-    flow::time(topology, Transfer { kind, operand_bytes, widening: 1 }, groups)
+    time(&topology.cluster(), Transfer { kind, operand_bytes, widening: 1 }, groups)
 }
 
 const MIB: u64 = 1 << 20;

@@ -1,4 +1,4 @@
-//! What a collective sends over which links, by the algorithms of [`collective`](crate::collective).
+//! What a collective sends over which links, by this module's algorithms, and how long that takes.
 //!
 //! Processes are the parts of a group. What process `p` sends to process `q` is a product `u_p × v_q` in each phase of each
 //! algorithm, so sums over slices give what everyone sends and receives without a look at each pair.
@@ -7,8 +7,12 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use super::topology::Topology;
-use crate::collective::{ONE_STEP_LIMIT, is_direct};
+use super::cluster::Cluster;
+use super::engine::ONE_STEP_LIMIT;
+use super::is_widened;
+use super::reduction::is_direct;
+use super::spec::{ArraySpec, BRIEF_LIMIT, CollectiveKind, CollectiveSpec};
+use crate::dtype::DType;
 use crate::transport::EAGER_LIMIT;
 
 /// How a collective's processes share the work.
@@ -68,7 +72,7 @@ impl Limit {
 
 /// Collectives of groups, as far as their traffic differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     AllReduce,
     AllGather,
     ReduceScatter,
@@ -79,12 +83,39 @@ pub(super) enum Kind {
 
 /// One collective: what each device brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Transfer {
+pub(crate) struct Transfer {
     pub kind: Kind,
     /// Bytes of the operands of one device.
     pub operand_bytes: u64,
     /// How many times as large partial results are that several devices made.
     pub widening: u32,
+}
+
+impl Transfer {
+    /// What a collective transfers; its groups' members are told elsewhere.
+    fn of(spec: &CollectiveSpec) -> Transfer {
+        let kind = match spec.kind {
+            CollectiveKind::AllReduce { .. } => Kind::AllReduce,
+            CollectiveKind::AllGather { .. } => Kind::AllGather,
+            CollectiveKind::ReduceScatter { .. } => Kind::ReduceScatter,
+            CollectiveKind::AllToAll { .. } | CollectiveKind::RaggedAllToAll => Kind::AllToAll,
+            CollectiveKind::CollectiveBroadcast => Kind::Broadcast,
+            CollectiveKind::CollectivePermute { .. } => Kind::Permute,
+        };
+        let sizes = spec.operands.iter().filter_map(ArraySpec::size);
+        let operand_bytes = sizes.fold(0, |sum: u64, size| sum.saturating_add(size as u64));
+        Transfer { kind, operand_bytes, widening: widening(spec.operands.first().map(|operand| operand.dtype)) }
+    }
+
+    /// Bytes of one device's operands or results, whichever are more, in a group of `ranks`.
+    fn longest(&self, ranks: f64) -> f64 {
+        self.operand_bytes as f64 * if self.kind == Kind::AllGather { ranks } else { 1.0 }
+    }
+}
+
+/// How many times as large as their operands partial results of several devices are.
+pub(crate) fn widening(dtype: Option<DType>) -> u32 {
+    dtype.filter(|&dtype| is_widened(dtype)).map_or(1, |dtype| (size_of::<f32>() / dtype.size().max(1)) as u32)
 }
 
 /// How long a collective takes, and why.
@@ -124,7 +155,9 @@ struct Part {
 
 /// What the groups of a collective send together.
 struct Tally<'a> {
-    topology: &'a Topology,
+    cluster: &'a Cluster,
+    /// Whether islands act together; `None` to decide by the size of messages.
+    by_islands: Option<bool>,
     /// By process.
     ici: Vec<Flow>,
     /// By host.
@@ -139,12 +172,34 @@ struct Tally<'a> {
     algorithm: Algorithm,
 }
 
-/// The time of a collective of these groups, all of which run at once; of a permute the groups are pairs.
-pub(super) fn time(topology: &Topology, transfer: Transfer, groups: &[Vec<u32>]) -> Timing {
+/// The time of a collective of these groups, all of which run at once; of a permute the groups are pairs. Between slices it
+/// is that of the quicker algorithm, which the engine takes.
+pub(crate) fn time(cluster: &Cluster, transfer: Transfer, groups: &[Vec<u32>]) -> Timing {
+    if !cluster.has_slices() {
+        return time_as(cluster, transfer, groups, None);
+    }
+    let [flat, by_islands] = [false, true].map(|by_islands| time_as(cluster, transfer, groups, Some(by_islands)));
+    if by_islands.seconds < flat.seconds { by_islands } else { flat }
+}
+
+/// Whether a collective of these groups is sooner over when the processes of islands act together.
+pub(super) fn prefers_islands(cluster: &Cluster, spec: &CollectiveSpec, groups: &[Vec<u32>]) -> bool {
+    let transfer = Transfer::of(spec);
+    let seconds = |by_islands| time_as(cluster, transfer, groups, Some(by_islands)).seconds;
+    has_islands(transfer.kind) && seconds(true) < seconds(false)
+}
+
+/// Whether there is an algorithm in which islands act together: not where all that is sent is for one device only.
+fn has_islands(kind: Kind) -> bool {
+    !matches!(kind, Kind::AllToAll | Kind::Permute)
+}
+
+fn time_as(cluster: &Cluster, transfer: Transfer, groups: &[Vec<u32>], by_islands: Option<bool>) -> Timing {
     let mut tally = Tally {
-        topology,
-        ici: vec![Flow::default(); topology.process_count() as usize],
-        dcn: vec![Flow::default(); topology.host_count() as usize],
+        cluster,
+        by_islands,
+        ici: vec![Flow::default(); cluster.process_count()],
+        dcn: vec![Flow::default(); cluster.host_count()],
         ici_steps: 0.0,
         dcn_steps: 0.0,
         alone: 0.0,
@@ -164,7 +219,7 @@ impl Tally<'_> {
     fn timing(self) -> Timing {
         let most = |flows: &[Flow]| flows.iter().map(|flow| flow.most()).fold(0.0, f64::max);
         let (ici_bytes, dcn_bytes) = (most(&self.ici), most(&self.dcn));
-        let Topology { ici, dcn, .. } = self.topology;
+        let Cluster { ici, dcn, .. } = self.cluster;
         let on_ici = ici_bytes / ici.bytes_per_second;
         let on_dcn = (dcn_bytes / dcn.bytes_per_second).max(self.turnaround);
         let (ici_latency, dcn_latency) = (self.ici_steps * ici.latency_seconds, self.dcn_steps * dcn.latency_seconds);
@@ -185,18 +240,18 @@ impl Tally<'_> {
     }
 
     fn pair(&mut self, source: u32, target: u32, bytes: f64) {
-        let (from, to) = (self.topology.process_of(source), self.topology.process_of(target));
+        let (from, to) = (self.cluster.process_of(source), self.cluster.process_of(target));
         if from == to {
             return;
         }
         self.algorithm = Algorithm::Direct;
-        if self.topology.slice_of(from) == self.topology.slice_of(to) {
+        if self.cluster.slice_of(from) == self.cluster.slice_of(to) {
             self.ici[from as usize].out += bytes;
             self.ici[to as usize].into += bytes;
             self.ici_steps = 1.0;
         } else {
-            self.dcn[self.topology.host_of(from) as usize].out += bytes;
-            self.dcn[self.topology.host_of(to) as usize].into += bytes;
+            self.dcn[self.cluster.host_of(from) as usize].out += bytes;
+            self.dcn[self.cluster.host_of(to) as usize].into += bytes;
             self.dcn_steps = 1.0;
         }
     }
@@ -211,7 +266,7 @@ impl Tally<'_> {
         let bytes = transfer.operand_bytes as f64;
         let wide = |devices: f64| if devices > 1.0 { f64::from(transfer.widening) } else { 1.0 };
         let most = parts.iter().map(|part| part.devices).fold(0.0, f64::max);
-        let root = group.first().map(|&device| self.topology.process_of(device));
+        let root = group.first().map(|&device| self.cluster.process_of(device));
         let is_root = |part: &Part| Some(part.process) == root;
         // The largest message decides whether one step is enough.
         let largest = match transfer.kind {
@@ -223,7 +278,8 @@ impl Tally<'_> {
         let direct = transfer.kind != Kind::AllReduce
             || is_direct((transfer.operand_bytes * u64::from(transfer.widening)) as usize, parts.len());
         let is_one_step = largest <= ONE_STEP_LIMIT as f64 && direct;
-        let is_layered = !islands.is_empty() && !is_one_step && transfer.kind != Kind::AllToAll;
+        let by_islands = self.by_islands.unwrap_or(!is_one_step);
+        let is_layered = !islands.is_empty() && by_islands && has_islands(transfer.kind);
         let algorithm = match transfer.kind {
             _ if is_layered => Algorithm::Islands,
             Kind::AllReduce if !direct => Algorithm::Slices,
@@ -262,16 +318,20 @@ impl Tally<'_> {
             (false, true) => (0.0, steps),
             (false, false) => (steps, 0.0),
         };
+        // Processes may tell each other first that they are there.
+        let is_brief = !is_one_step && transfer.longest(n) <= BRIEF_LIMIT as f64;
+        let meeting = if is_layered || is_brief { 1.0 } else { 0.0 };
+        let (near, far) = if slices(&parts) { (near, far + meeting) } else { (near + meeting, far) };
         self.ici_steps = self.ici_steps.max(near);
         self.dcn_steps = self.dcn_steps.max(far);
     }
 
     fn slice(&self, part: &Part) -> u32 {
-        self.topology.slice_of(part.process)
+        self.cluster.slice_of(part.process)
     }
 
     fn parts(&self, group: &[u32]) -> Vec<Part> {
-        let mut processes: Vec<u32> = group.iter().map(|&device| self.topology.process_of(device)).collect();
+        let mut processes: Vec<u32> = group.iter().map(|&device| self.cluster.process_of(device)).collect();
         processes.sort_unstable();
         let chunks = processes.chunk_by(|a, b| a == b);
         chunks.map(|chunk| Part { process: chunk[0], devices: chunk.len() as f64 }).collect()
@@ -279,19 +339,15 @@ impl Tally<'_> {
 
     /// Positions in `parts` by island, where there are several islands and several processes on some of them; else empty.
     fn islands(&self, parts: &[Part]) -> Vec<Vec<usize>> {
-        let island = |part: &Part| match self.topology.slices {
-            1 => self.topology.host_of(part.process),
-            _ => self.slice(part),
-        };
         let mut islands: Vec<Vec<usize>> = Vec::new();
-        let mut last = None;
-        // Processes are in order, and so are their islands.
+        let mut places: HashMap<u32, usize> = HashMap::new();
         for (index, part) in parts.iter().enumerate() {
-            match islands.last_mut() {
-                Some(indices) if last == Some(island(part)) => indices.push(index),
-                _ => islands.push(vec![index]),
+            let island = if self.cluster.has_slices() { self.slice(part) } else { self.cluster.host_of(part.process) };
+            let place = *places.entry(island).or_insert(islands.len());
+            match islands.get_mut(place) {
+                Some(indices) => indices.push(index),
+                None => islands.push(vec![index]),
             }
-            last = Some(island(part));
         }
         if islands.len() > 1 && islands.len() < parts.len() { islands } else { Vec::new() }
     }
@@ -322,14 +378,14 @@ impl Tally<'_> {
     }
 
     fn far(&mut self, part: &Part, out: f64, into: f64) {
-        let flow = &mut self.dcn[self.topology.host_of(part.process) as usize];
+        let flow = &mut self.dcn[self.cluster.host_of(part.process) as usize];
         flow.out += out;
         flow.into += into;
     }
 
     /// Between islands: slices, or hosts of one slice.
     fn between(&mut self, part: &Part, out: f64, into: f64) {
-        if self.topology.slices == 1 { self.near(part, out, into) } else { self.far(part, out, into) }
+        if self.cluster.has_slices() { self.far(part, out, into) } else { self.near(part, out, into) }
     }
 
     fn of(&self, parts: &[Part], island: &[usize]) -> Vec<Part> {
@@ -370,11 +426,11 @@ impl Tally<'_> {
             }
         }
         let piece = share.min(EAGER_LIMIT as f64);
-        let together = shares.min(self.topology.processes_per_host as usize) as f64;
-        if self.topology.slices > 1 {
-            self.turnaround = self.turnaround.max(2.0 * piece * together / self.topology.dcn.bytes_per_second);
+        let together = shares.min(self.cluster.processes_per_host()) as f64;
+        if self.cluster.has_slices() {
+            self.turnaround = self.turnaround.max(2.0 * piece * together / self.cluster.dcn.bytes_per_second);
         }
-        self.alone = self.alone.max(2.0 * piece / self.topology.ici.bytes_per_second);
+        self.alone = self.alone.max(2.0 * piece / self.cluster.ici.bytes_per_second);
     }
 
     /// As `Reduction::reduce_scatter_by_islands`: `result` bytes are those of one device's result.
@@ -406,7 +462,7 @@ impl Tally<'_> {
                 self.between(&part, 0.0, result * part.devices * others * wide(2.0));
             }
         }
-        self.alone = self.alone.max(EAGER_LIMIT as f64 / self.topology.ici.bytes_per_second);
+        self.alone = self.alone.max(EAGER_LIMIT as f64 / self.cluster.ici.bytes_per_second);
     }
 
     /// As the relays of all-gathers and broadcasts: everything goes to each island once, and on from who gets it there.
@@ -430,6 +486,6 @@ impl Tally<'_> {
             }
         }
         // A message goes on when all of it is there.
-        self.alone = self.alone.max(last_relay / self.topology.ici.bytes_per_second);
+        self.alone = self.alone.max(last_relay / self.cluster.ici.bytes_per_second);
     }
 }
