@@ -20,6 +20,8 @@ pub struct Repeated {
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
+type Outcome = Result<(), CollectiveError>;
+
 struct Buffer {
     lines: Vec<Line>,
     len: usize,
@@ -98,8 +100,8 @@ impl ProgramCollectives {
         local_device: u32,
         operands: &[Buffer],
         results: &mut [Buffer],
-        end: &(SyncSender<Result<(), CollectiveError>>, Receiver<Result<(), CollectiveError>>),
-    ) -> Result<(), CollectiveError> {
+        end: &(SyncSender<Outcome>, Receiver<Outcome>),
+    ) -> Outcome {
         // SAFETY: the buffers outlive the call, which is over when this function returns.
         let inputs = operands.iter().map(|buffer| unsafe { Input::new(buffer.lines.as_ptr().cast(), buffer.len) });
         let inputs = inputs.collect();
