@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use spmd_run::channel::Identity;
 use spmd_run::collective::{
-    CollectiveError, CollectiveSpec, Communicator, Input, Limits, Output, ProgramCollectives, World,
+    Cluster, CollectiveError, CollectiveSpec, Communicator, Input, Limits, Links, Output, ProgramCollectives, World,
 };
 use spmd_run::transport::Transport;
 use spmd_run::transport::mesh::{Choice, Mesh, connect_mesh};
@@ -115,14 +115,37 @@ impl Job {
     /// Processes of these slices.
     pub fn in_slices(devices_per_process: &[u32], paths: Paths, slices: &[u32], timeout: Duration) -> Job {
         let (listeners, addresses) = listen(devices_per_process.len());
-        Job::with(devices_per_process, slices, connect(listeners, paths, |_| addresses.clone()), timeout)
+        let transports = connect(listeners, paths, |_| addresses.clone());
+        Job::with(devices_per_process, slices, transports, |world, transport| {
+            Communicator::new(world, transport, Limits { timeout }).unwrap()
+        })
+    }
+
+    /// Processes of these slices, each one a host of its own, whose links are said to be these.
+    pub fn with_links(devices_per_process: &[u32], slices: &[u32], links: Links, timeout: Duration) -> Job {
+        let (listeners, addresses) = listen(devices_per_process.len());
+        let counts = (0..).zip(devices_per_process);
+        let process_of = counts.flat_map(|(process, &count)| std::iter::repeat_n(process, count as usize)).collect();
+        let hosts = (0..devices_per_process.len() as u32).collect();
+        let cluster = Cluster::new(process_of, hosts, slices.to_vec(), links);
+        let transports = connect(listeners, Paths::Tcp, |_| addresses.clone());
+        Job::with(devices_per_process, slices, transports, |world, transport| {
+            Communicator::with_cluster(world, transport, Limits { timeout }, cluster.clone()).unwrap()
+        })
     }
 
     pub fn over(devices_per_process: &[u32], transports: Vec<Arc<Mesh>>, timeout: Duration) -> Job {
-        Job::with(devices_per_process, &[], transports, timeout)
+        Job::with(devices_per_process, &[], transports, |world, transport| {
+            Communicator::new(world, transport, Limits { timeout }).unwrap()
+        })
     }
 
-    fn with(devices_per_process: &[u32], slices: &[u32], transports: Vec<Arc<Mesh>>, timeout: Duration) -> Job {
+    fn with(
+        devices_per_process: &[u32],
+        slices: &[u32],
+        transports: Vec<Arc<Mesh>>,
+        open: impl Fn(World, Option<Arc<dyn Transport>>) -> Communicator,
+    ) -> Job {
         let mut transports = transports.into_iter().map(|mesh| mesh as Arc<dyn Transport>);
         let communicators = (0..devices_per_process.len())
             .map(|process| {
@@ -131,7 +154,7 @@ impl Job {
                     devices_per_process: devices_per_process.to_vec(),
                     slices: slices.to_vec(),
                 };
-                Communicator::new(world, transports.next(), Limits { timeout }).unwrap()
+                open(world, transports.next())
             })
             .collect();
         Job { devices_per_process: devices_per_process.to_vec(), communicators }
