@@ -115,65 +115,6 @@ fn a_pulled_cable_ends_the_job_on_both_sides() {
     assert!(outcome.stderr.contains("process 1 "), "{}", outcome.stderr);
 }
 
-/// What process 0 prints of a job of two slices, a host with two processes each.
-fn in_slices(network: &Network, port: u16, arguments: &[&str]) -> String {
-    let coordinator = format!("10.77.0.1:{port}");
-    let start = |index: usize| {
-        let index_text = index.to_string();
-        let place = ["-n", "4", "--slices", "2", "--coordinator", &coordinator, "--process-id", &index_text];
-        // The hosts are one machine, which has shared memory.
-        let mut plan = plan(arguments.iter().chain(&place).chain(&["--transport", "tcp"]));
-        plan.command.env("SPMD_JOB_TOKEN", TOKEN);
-        plan.behind(&network.on(index / 2)).start()
-    };
-    let jobs: Vec<_> = (0..4).map(start).collect();
-    let outcomes: Vec<_> = jobs.into_iter().map(|job| job.finish().success("a process")).collect();
-    outcomes[0].stdout.clone()
-}
-
-#[test]
-fn links_between_slices_are_measured() {
-    let Some(network) = Network::new("links") else { return };
-    let measured = |port| {
-        let view = in_slices(&network, port, &["devices", "--format", "json"]);
-        let view: Value = serde_json::from_str(&view).expect("JSON");
-        assert_eq!(view["links"]["is_measured"], true, "{view}");
-        let rate = |link: &str| view["links"][link]["bytes_per_second"].as_f64().expect("a rate");
-        assert!(rate("ici") > rate("dcn"), "{view}");
-        rate("dcn")
-    };
-    let fast = measured(47001);
-    for host in &network.hosts {
-        let slower = "tbf rate 40mbit burst 64kb latency 400ms";
-        assert!(succeeds(&format!("ip netns exec {host} tc qdisc replace dev eth0 root {slower}")));
-    }
-    let slow = measured(47002);
-    assert!((2.5..10.0).contains(&(fast / slow)), "200 Mbit/s are {fast:.0} B/s, 40 Mbit/s {slow:.0} B/s");
-}
-
-#[test]
-fn given_links_decide_what_crosses_between_slices() {
-    let Some(network) = Network::new("given") else { return };
-    let sent = |port, ici, dcn| {
-        let bytes = || {
-            let file = "/sys/class/net/eth0/statistics/tx_bytes";
-            let [ip, netns, exec, host] = network.on(0);
-            let output = Command::new(ip).args([netns, exec, host, "cat", file]).output().expect("ip netns exec");
-            String::from_utf8_lossy(&output.stdout).trim().parse::<u64>().expect("a number of bytes")
-        };
-        let before = bytes();
-        let size = ["--minbytes", "1M", "--maxbytes", "1M", "--iters", "8", "--measure", "engine", "--format", "json"];
-        let links = ["bench", "collectives", "all_reduce", "--ici", ici, "--dcn", dcn];
-        let report: Value =
-            serde_json::from_str(&in_slices(&network, port, &[&links[..], &size].concat())).expect("JSON");
-        assert_eq!(report["links"]["is_measured"], false, "{report}");
-        bytes() - before
-    };
-    let flat = sent(47003, "1MB/s,10ms", "100GB/s,1us");
-    let by_islands = sent(47004, "100GB/s,1us", "1MB/s,1us");
-    assert!(2 * flat > 3 * by_islands, "{flat} bytes flat, {by_islands} by islands");
-}
-
 /// Process `index` of a job of `count`, started by hand on one of the hosts.
 fn by_hand(network: &Network, host: usize, index: u32, count: u32) -> Plan {
     let (index, count) = (index.to_string(), count.to_string());

@@ -14,7 +14,6 @@ use spmd_run::host_array::HostArray;
 use spmd_run::mesh::Mesh;
 use spmd_run::runtime::{Array, Program, Runtime};
 
-use harness::job::{plan, signal};
 use harness::{Outcome, command, fails, run, spmd_run};
 
 const PROGRAM: &str = "hlo/dp_tp_mlp_step.hlo";
@@ -178,24 +177,6 @@ fn a_single_process_is_traced_and_a_check_too() {
     has_phases(&slices, 1, &["compile"]);
     assert!(slices.iter().all(|slice| slice.category == "phase"));
     assert!(std::fs::read_to_string(&html).unwrap().contains("Beside the steps"));
-}
-
-#[test]
-fn what_there_is_of_a_stopped_job_is_written() {
-    let folder = tempfile::tempdir().unwrap();
-    let json = folder.path().join("run.json");
-    for (name, code) in [("-INT", 130), ("-TERM", 143)] {
-        let mut plan = plan(["-n", "2", "--devices-per-process", "4", "--repeat", "100000000", PROGRAM]);
-        plan.command.arg("--trace").arg(&json);
-        let mut job = plan.start();
-        job.wait_until_running(2);
-        signal(job.child.id(), name);
-        fails(&job.finish(), code, &["stopped by signal"]);
-        let (metadata, slices) = read(&json);
-        assert_eq!(metadata["processes_missing"], Value::Array(Vec::new()));
-        assert!((0..2).all(|process| !of(&slices, "step", process).is_empty()), "{name}: a process has no step");
-        std::fs::remove_file(&json).unwrap();
-    }
 }
 
 #[test]

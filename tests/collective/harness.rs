@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use spmd_run::channel::Identity;
 use spmd_run::collective::{
-    Cluster, CollectiveError, CollectiveSpec, Communicator, Input, Limits, Links, Output, ProgramCollectives, World,
+    CollectiveError, CollectiveSpec, Communicator, Input, Limits, Output, ProgramCollectives, World,
 };
 use spmd_run::transport::Transport;
-use spmd_run::transport::mesh::{Choice, Mesh, connect_mesh};
+use spmd_run::transport::mesh::{Choice, Mesh, MeshOptions, connect_mesh};
 
 pub const SECRET: &[u8] = b"the secret of this job";
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -54,22 +54,39 @@ impl Paths {
     }
 }
 
-/// Connects processes; `addresses_of` says where each looks for the others.
+/// Connects processes of one slice; `addresses_of` says where each looks for the others.
 pub fn connect(
     listeners: Vec<TcpListener>,
     paths: Paths,
+    addresses_of: impl Fn(usize) -> Vec<SocketAddr>,
+) -> Vec<Arc<Mesh>> {
+    connect_slices(listeners, paths, &[], PATIENCE, addresses_of)
+}
+
+/// Connects processes of these slices, within this time.
+pub fn connect_slices(
+    listeners: Vec<TcpListener>,
+    paths: Paths,
+    slices: &[u32],
+    timeout: Duration,
     addresses_of: impl Fn(usize) -> Vec<SocketAddr>,
 ) -> Vec<Arc<Mesh>> {
     let connecting: Vec<_> = listeners
         .into_iter()
         .enumerate()
         .map(|(index, listener)| {
-            let (addresses, choice) = (addresses_of(index), paths.choice(index));
+            let addresses = addresses_of(index);
+            let options = MeshOptions {
+                identity: paths.identity(),
+                choice: paths.choice(index),
+                slices: slices.to_vec(),
+                timeout,
+            };
             std::thread::spawn(move || {
                 if paths == Paths::Rings {
                     forbid_reading_of_memory();
                 }
-                connect_mesh(index as u32, listener, &addresses, SECRET, paths.identity(), choice, PATIENCE).unwrap()
+                connect_mesh(index as u32, listener, &addresses, SECRET, options).unwrap()
             })
         })
         .collect();
@@ -115,37 +132,15 @@ impl Job {
     /// Processes of these slices.
     pub fn in_slices(devices_per_process: &[u32], paths: Paths, slices: &[u32], timeout: Duration) -> Job {
         let (listeners, addresses) = listen(devices_per_process.len());
-        let transports = connect(listeners, paths, |_| addresses.clone());
-        Job::with(devices_per_process, slices, transports, |world, transport| {
-            Communicator::new(world, transport, Limits { timeout }).unwrap()
-        })
-    }
-
-    /// Processes of these slices, each one a host of its own, whose links are said to be these.
-    pub fn with_links(devices_per_process: &[u32], slices: &[u32], links: Links, timeout: Duration) -> Job {
-        let (listeners, addresses) = listen(devices_per_process.len());
-        let counts = (0..).zip(devices_per_process);
-        let process_of = counts.flat_map(|(process, &count)| std::iter::repeat_n(process, count as usize)).collect();
-        let hosts = (0..devices_per_process.len() as u32).collect();
-        let cluster = Cluster::new(process_of, hosts, slices.to_vec(), links);
-        let transports = connect(listeners, Paths::Tcp, |_| addresses.clone());
-        Job::with(devices_per_process, slices, transports, |world, transport| {
-            Communicator::with_cluster(world, transport, Limits { timeout }, cluster.clone()).unwrap()
-        })
+        let meshes = connect_slices(listeners, paths, slices, PATIENCE, |_| addresses.clone());
+        Job::with(devices_per_process, slices, meshes, timeout)
     }
 
     pub fn over(devices_per_process: &[u32], transports: Vec<Arc<Mesh>>, timeout: Duration) -> Job {
-        Job::with(devices_per_process, &[], transports, |world, transport| {
-            Communicator::new(world, transport, Limits { timeout }).unwrap()
-        })
+        Job::with(devices_per_process, &[], transports, timeout)
     }
 
-    fn with(
-        devices_per_process: &[u32],
-        slices: &[u32],
-        transports: Vec<Arc<Mesh>>,
-        open: impl Fn(World, Option<Arc<dyn Transport>>) -> Communicator,
-    ) -> Job {
+    pub fn with(devices_per_process: &[u32], slices: &[u32], transports: Vec<Arc<Mesh>>, timeout: Duration) -> Job {
         let mut transports = transports.into_iter().map(|mesh| mesh as Arc<dyn Transport>);
         let communicators = (0..devices_per_process.len())
             .map(|process| {
@@ -154,7 +149,7 @@ impl Job {
                     devices_per_process: devices_per_process.to_vec(),
                     slices: slices.to_vec(),
                 };
-                open(world, transports.next())
+                Communicator::new(world, transports.next(), Limits { timeout }).unwrap()
             })
             .collect();
         Job { devices_per_process: devices_per_process.to_vec(), communicators }
