@@ -78,10 +78,16 @@ impl Reader {
                 Ok(count)
             }
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(error),
-            Err(_) if self.is_ending || self.lane.has_ended() => {
+            Err(_) if self.is_ending => {
                 self.records = None;
                 self.lane.finish();
                 Err(ended())
+            }
+            // The other end has everything. What it has not said on other lanes yet does not end with this one.
+            Err(_) if self.lane.has_ended() => {
+                self.records = None;
+                self.lane.close();
+                Ok(0)
             }
             Err(error) => {
                 self.suspend(&error.to_string());
