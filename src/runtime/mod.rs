@@ -32,7 +32,7 @@ use crate::launch::phase::{self, Phase};
 use crate::pjrt::{Client, Plugin, Value};
 use crate::rendezvous::Progress;
 use crate::trace;
-use crate::transport::mesh::{Choice, MeshError, connect_mesh};
+use crate::transport::mesh::{Choice, MeshError, MeshOptions, connect_mesh};
 use crate::transport::{Carrier, Transport};
 use compilation::CompilationCache;
 
@@ -321,8 +321,8 @@ fn connect(
 ) -> Result<Arc<dyn Transport>, MeshError> {
     let addresses: Vec<SocketAddr> = topology.processes().iter().filter_map(|process| process.data_address).collect();
     let DataPlaneOptions { secret, identity, .. } = data_plane;
-    let index = world.process_index();
-    Ok(Arc::new(connect_mesh(index, listener, &addresses, secret, identity.clone(), choice, world.limit())?))
+    let options = MeshOptions { identity: identity.clone(), choice, slices: topology.slices(), timeout: world.limit() };
+    Ok(Arc::new(connect_mesh(world.process_index(), listener, &addresses, secret, options)?))
 }
 
 #[cfg(feature = "mpi")]

@@ -9,7 +9,7 @@ use spmd_run::collective::{
     ArraySpec, CollectiveKind, CollectiveSpec, Communicator, Input, Limits, Output, ReduceOp, World,
 };
 use spmd_run::dtype::DType;
-use spmd_run::transport::mesh::{Choice, MeshError, connect_mesh};
+use spmd_run::transport::mesh::{Choice, MeshError, MeshOptions, connect_mesh};
 use spmd_run::transport::{EAGER_LIMIT, Loan, Receive, Segment, Tag, Wait};
 
 use crate::harness::{Job, PATIENCE, Paths, Pending, SECRET, connect, listen};
@@ -467,14 +467,17 @@ fn ragged_numbers_that_do_not_fit_are_an_error() {
     }
 }
 
+fn within(timeout: Duration) -> MeshOptions {
+    MeshOptions { identity: None, choice: Choice::Auto, slices: Vec::new(), timeout }
+}
+
 #[test]
 fn another_jobs_process_is_turned_away() {
     let (mut listeners, addresses) = listen(2);
     let (second, first) = (listeners.pop().unwrap(), listeners.pop().unwrap());
     let at = addresses.clone();
-    let first =
-        std::thread::spawn(move || connect_mesh(0, first, &at, SECRET, None, Choice::Auto, Duration::from_millis(500)));
-    let error = connect_mesh(1, second, &addresses, b"another secret", None, Choice::Auto, PATIENCE).err().unwrap();
+    let first = std::thread::spawn(move || connect_mesh(0, first, &at, SECRET, within(Duration::from_millis(500))));
+    let error = connect_mesh(1, second, &addresses, b"another secret", within(PATIENCE)).err().unwrap();
     assert!(matches!(error, MeshError::WrongSecret { peer: 0, .. }), "{error}");
     assert_mentions(&error.to_string(), &["process 0", &addresses[0].to_string(), "secret"]);
     let error = first.join().unwrap().err().unwrap().to_string();
@@ -487,10 +490,8 @@ fn processes_that_do_not_connect_are_named() {
     // Nobody listens at the first one; the second one listens and says nothing.
     drop(listeners.remove(0));
     let third = listeners.remove(1);
-    let error = connect_mesh(2, third, &addresses, SECRET, None, Choice::Auto, Duration::from_millis(300))
-        .err()
-        .unwrap()
-        .to_string();
+    let error =
+        connect_mesh(2, third, &addresses, SECRET, within(Duration::from_millis(300))).err().unwrap().to_string();
     assert_mentions(&error, &["process 0 at", "refused", "process 1 at", "process 3 did not call"]);
 }
 

@@ -9,7 +9,7 @@ use spmd_run::collective::{
     Cluster, CollectiveError, CollectiveSpec, Communicator, Input, Limits, Links, Output, ProgramCollectives, World,
 };
 use spmd_run::transport::Transport;
-use spmd_run::transport::mesh::{Choice, Mesh, connect_mesh};
+use spmd_run::transport::mesh::{Choice, Mesh, MeshOptions, connect_mesh};
 
 pub const SECRET: &[u8] = b"the secret of this job";
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -54,22 +54,39 @@ impl Paths {
     }
 }
 
-/// Connects processes; `addresses_of` says where each looks for the others.
+/// Connects processes of one slice; `addresses_of` says where each looks for the others.
 pub fn connect(
     listeners: Vec<TcpListener>,
     paths: Paths,
+    addresses_of: impl Fn(usize) -> Vec<SocketAddr>,
+) -> Vec<Arc<Mesh>> {
+    connect_slices(listeners, paths, &[], PATIENCE, addresses_of)
+}
+
+/// Connects processes of these slices, within this time.
+pub fn connect_slices(
+    listeners: Vec<TcpListener>,
+    paths: Paths,
+    slices: &[u32],
+    timeout: Duration,
     addresses_of: impl Fn(usize) -> Vec<SocketAddr>,
 ) -> Vec<Arc<Mesh>> {
     let connecting: Vec<_> = listeners
         .into_iter()
         .enumerate()
         .map(|(index, listener)| {
-            let (addresses, choice) = (addresses_of(index), paths.choice(index));
+            let addresses = addresses_of(index);
+            let options = MeshOptions {
+                identity: paths.identity(),
+                choice: paths.choice(index),
+                slices: slices.to_vec(),
+                timeout,
+            };
             std::thread::spawn(move || {
                 if paths == Paths::Rings {
                     forbid_reading_of_memory();
                 }
-                connect_mesh(index as u32, listener, &addresses, SECRET, paths.identity(), choice, PATIENCE).unwrap()
+                connect_mesh(index as u32, listener, &addresses, SECRET, options).unwrap()
             })
         })
         .collect();
@@ -115,10 +132,8 @@ impl Job {
     /// Processes of these slices.
     pub fn in_slices(devices_per_process: &[u32], paths: Paths, slices: &[u32], timeout: Duration) -> Job {
         let (listeners, addresses) = listen(devices_per_process.len());
-        let transports = connect(listeners, paths, |_| addresses.clone());
-        Job::with(devices_per_process, slices, transports, |world, transport| {
-            Communicator::new(world, transport, Limits { timeout }).unwrap()
-        })
+        let transports = connect_slices(listeners, paths, slices, PATIENCE, |_| addresses.clone());
+        Job::between(devices_per_process, slices, transports, timeout)
     }
 
     /// Processes of these slices, each one a host of its own, whose links are said to be these.
@@ -135,7 +150,11 @@ impl Job {
     }
 
     pub fn over(devices_per_process: &[u32], transports: Vec<Arc<Mesh>>, timeout: Duration) -> Job {
-        Job::with(devices_per_process, &[], transports, |world, transport| {
+        Job::between(devices_per_process, &[], transports, timeout)
+    }
+
+    pub fn between(devices_per_process: &[u32], slices: &[u32], transports: Vec<Arc<Mesh>>, timeout: Duration) -> Job {
+        Job::with(devices_per_process, slices, transports, |world, transport| {
             Communicator::new(world, transport, Limits { timeout }).unwrap()
         })
     }

@@ -4,6 +4,7 @@ mod faults;
 mod generate;
 mod harness;
 mod independent;
+mod links;
 mod network;
 mod properties;
 mod reference;

@@ -16,7 +16,7 @@ use spmd_run::pjrt::{
 };
 use spmd_run::runtime::bridge::{self, Run, RunContext};
 use spmd_run::transport::Transport;
-use spmd_run::transport::mesh::{Choice, connect_mesh};
+use spmd_run::transport::mesh::{Choice, MeshOptions, connect_mesh};
 
 use super::client;
 
@@ -168,8 +168,8 @@ fn transports(processes: usize) -> Vec<Option<Arc<dyn Transport>>> {
             let addresses = &addresses;
             scope.spawn(move || {
                 let timeout = Duration::from_secs(30);
-                connect_mesh(index as u32, listener, addresses, b"a secret of the test", None, Choice::Auto, timeout)
-                    .unwrap()
+                let options = MeshOptions { identity: None, choice: Choice::Auto, slices: Vec::new(), timeout };
+                connect_mesh(index as u32, listener, addresses, b"a secret of the test", options).unwrap()
             })
         };
         let threads: Vec<_> = listeners.into_iter().enumerate().map(connect).collect();

@@ -29,6 +29,8 @@ pub struct Relay {
 
 struct Shared {
     is_silent: AtomicBool,
+    is_closed: AtomicBool,
+    to: Mutex<SocketAddr>,
     streams: Mutex<Vec<TcpStream>>,
     seen: Mutex<Vec<u8>>,
 }
@@ -38,11 +40,20 @@ impl Relay {
     pub fn new(to: SocketAddr, weather: Weather) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("its address");
-        let shared =
-            Arc::new(Shared { is_silent: AtomicBool::new(false), streams: Mutex::default(), seen: Mutex::default() });
+        let shared = Arc::new(Shared {
+            is_silent: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            to: Mutex::new(to),
+            streams: Mutex::default(),
+            seen: Mutex::default(),
+        });
         let relay = Relay { address, shared: Arc::clone(&shared) };
         thread::spawn(move || {
             while let Ok((near, _)) = listener.accept() {
+                if shared.is_closed.load(Ordering::SeqCst) {
+                    continue;
+                }
+                let to = *shared.to.lock().expect("no panic");
                 // Nobody is there yet: the caller sees its connection end, and tries again.
                 let Ok(far) = TcpStream::connect(to) else { continue };
                 let both = || Some((near.try_clone().ok()?, far.try_clone().ok()?));
@@ -61,11 +72,23 @@ impl Relay {
         self.shared.is_silent.store(true, Ordering::SeqCst);
     }
 
-    /// Ends all connections.
-    pub fn hang_up(&self) {
-        for stream in &*self.shared.streams.lock().expect("no panic") {
+    /// Ends all connections; how many there were.
+    pub fn hang_up(&self) -> usize {
+        let streams = std::mem::take(&mut *self.shared.streams.lock().expect("no panic"));
+        for stream in &streams {
             let _ = stream.shutdown(Shutdown::Both);
         }
+        streams.len() / 2
+    }
+
+    /// Ends all connections that come from now on.
+    pub fn close(&self) {
+        self.shared.is_closed.store(true, Ordering::SeqCst);
+    }
+
+    /// Carries new connections to another address.
+    pub fn lead_to(&self, to: SocketAddr) {
+        *self.shared.to.lock().expect("no panic") = to;
     }
 
     /// Whether these bytes went by, in one piece.

@@ -19,7 +19,7 @@ pub(in crate::transport) enum Kind {
     Taken = 7,
 }
 
-/// A cache line, so that what follows stays aligned in shared memory. The last word is zero.
+/// A cache line, so that what follows stays aligned in shared memory.
 pub(in crate::transport) const HEADER_LEN: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,13 +28,17 @@ pub(in crate::transport) struct Header {
     /// Number of bytes that follow the header.
     pub len: u64,
     pub tag: Tag,
+    /// Counts the frames to this peer from 1 where they go by several lanes and may overtake each other; else 0.
+    pub order: u64,
 }
 
 impl Header {
     pub fn to_bytes(self) -> [u8; HEADER_LEN] {
         let [a, b, c, d, e] = self.tag.0;
         let mut bytes = [0; HEADER_LEN];
-        for (place, word) in bytes.as_chunks_mut().0.iter_mut().zip([self.kind as u64, self.len, a, b, c, d, e]) {
+        for (place, word) in
+            bytes.as_chunks_mut().0.iter_mut().zip([self.kind as u64, self.len, a, b, c, d, e, self.order])
+        {
             *place = word.to_le_bytes();
         }
         bytes
@@ -46,7 +50,7 @@ impl Header {
         for (word, place) in words.iter_mut().zip(bytes.as_chunks().0) {
             *word = u64::from_le_bytes(*place);
         }
-        let [kind, len, a, b, c, d, e, _] = words;
+        let [kind, len, a, b, c, d, e, order] = words;
         let kind = match kind {
             1 => Kind::Data,
             2 => Kind::Ready,
@@ -57,7 +61,7 @@ impl Header {
             7 => Kind::Taken,
             _ => return None,
         };
-        Some(Header { kind, len, tag: Tag([a, b, c, d, e]) })
+        Some(Header { kind, len, tag: Tag([a, b, c, d, e]), order })
     }
 }
 
@@ -68,7 +72,7 @@ mod tests {
     #[test]
     fn headers_survive_the_wire() {
         for kind in [Kind::Data, Kind::Ready, Kind::Note, Kind::Abort, Kind::Bye, Kind::Lend, Kind::Taken] {
-            let header = Header { kind, len: 1 << 40, tag: Tag([1, u64::MAX, 3, 4, 5]) };
+            let header = Header { kind, len: 1 << 40, tag: Tag([1, u64::MAX, 3, 4, 5]), order: 6 };
             assert_eq!(Header::from_bytes(&header.to_bytes()), Some(header));
         }
         assert_eq!(Header::from_bytes(&[0; HEADER_LEN]), None);

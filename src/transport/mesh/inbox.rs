@@ -1,26 +1,17 @@
 //! What has come from one peer, and what is wanted from it.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+mod matching;
+#[cfg(test)]
+mod tests;
+
 use std::io;
 
 use crate::bulk_copy;
-use crate::transport::{EAGER_LIMIT, Segment, Tag, TransportError, shm};
+use crate::transport::{Segment, Tag, TransportError, shm};
 
 use super::frame::{HEADER_LEN, Header, Kind};
-use super::stream::StreamReader;
-
-/// A peer may be this far ahead of us, in bytes of small messages that we have not asked for yet. The collectives keep
-/// far below: a device cannot come to its next call before all it sends to have come to this one.
-const EARLY_LIMIT: usize = 64 << 20;
-
-/// What an early message counts for beyond its bytes.
-const EARLY_OVERHEAD: usize = 256;
-
-/// Buffers of early messages that are kept for the next ones.
-const SPARE_BUFFERS: usize = 8;
-
-/// Word of waits is kept for this many messages.
-const NOTES_KEPT: usize = 1024;
+use super::stream::Stream;
+use matching::{Incoming, Matching, Posted, lent_size, scatter, total};
 
 pub(in crate::transport) const MAX_REASON: usize = 4096;
 
@@ -35,6 +26,9 @@ pub(in crate::transport) trait Source {
 
     /// Takes bytes to where they belong, as many as have arrived; past the caches if that `is_large`.
     fn read(&mut self, into: &mut [u8], is_large: bool) -> io::Result<usize>;
+
+    /// The peer has said that nothing more comes.
+    fn expect_end(&mut self) {}
 }
 
 impl Source for shm::Reader {
@@ -56,11 +50,11 @@ impl Source for shm::Reader {
 }
 
 /// Everything received from one peer.
-pub(in crate::transport) struct Inbox<S = StreamReader> {
+pub(in crate::transport) struct Inbox<S = Stream> {
     peer: u32,
     matching: Matching,
-    /// The connection: all frames, or only the last ones where there is a ring.
-    stream: Frames<S>,
+    /// The connection: all frames, or only the last ones where there is a ring. Or the lanes of a link.
+    streams: Vec<Frames<S>>,
     /// The ring, where the peer shares our memory.
     ring: Option<Frames<shm::Reader>>,
     /// Why nothing can come from this peer, or go there, any more.
@@ -74,41 +68,9 @@ pub(in crate::transport) struct Inbox<S = StreamReader> {
 struct Frames<S> {
     source: S,
     incoming: Option<Incoming>,
-}
-
-/// A message of which the header has come.
-enum Incoming {
-    Posted { tag: Tag, segments: Vec<Segment>, index: usize, offset: usize },
-    Early { tag: Tag, bytes: Vec<u8>, filled: usize },
-    Lent { tag: Tag, bytes: Vec<u8>, filled: usize },
-    Reason { bytes: Vec<u8>, filled: usize },
-    Unwanted { left: usize },
-}
-
-#[derive(Default)]
-struct Matching {
-    posted: HashMap<Tag, Posted, foldhash::fast::FixedState>,
-    early: HashMap<Tag, Vec<u8>, foldhash::fast::FixedState>,
-    early_bytes: usize,
-    /// Where lent messages lie that were not asked for yet.
-    lent: HashMap<Tag, Vec<shm::Run>, foldhash::fast::FixedState>,
-    /// Messages of ours that the peer has read.
-    taken: HashSet<Tag, foldhash::fast::FixedState>,
-    spare: Vec<Vec<u8>>,
-    ready: HashSet<Tag, foldhash::fast::FixedState>,
-    notes: VecDeque<Tag>,
-    /// Frames that have come.
-    frames: u64,
-    /// Grows with every unmatched arrival.
-    version: u64,
-    said_bye: bool,
-    aborted: Option<String>,
-}
-
-enum Posted {
-    Empty(Vec<Segment>),
-    Filling,
-    Full,
+    /// The order and tag of the last header.
+    begun: (u64, Tag),
+    is_over: bool,
 }
 
 enum ReadError {
@@ -123,39 +85,50 @@ impl From<io::Error> for ReadError {
 }
 
 impl<S: Source> Inbox<S> {
-    pub fn new(peer: u32, stream: S, ring: Option<shm::Reader>) -> Inbox<S> {
+    pub fn new(peer: u32, streams: Vec<S>, ring: Option<shm::Reader>) -> Inbox<S> {
         Inbox {
             peer,
             matching: Matching::default(),
-            stream: Frames { source: stream, incoming: None },
-            ring: ring.map(|source| Frames { source, incoming: None }),
+            streams: streams.into_iter().map(Frames::new).collect(),
+            ring: ring.map(Frames::new),
             broken: None,
             watched: false,
             followers: 0,
         }
     }
 
-    /// Where bytes come from without a ring.
-    #[cfg(feature = "mpi")]
-    pub fn source(&mut self) -> &mut S {
-        &mut self.stream.source
+    /// Where bytes come from without a ring: one of several sources.
+    pub fn source(&mut self, index: usize) -> &mut S {
+        &mut self.streams[index].source
     }
 
     /// Takes in what has come so far. With a ring, the connection is left to [`Inbox::receive_last_words`].
     pub fn receive(&mut self) {
-        let outcome = match &mut self.ring {
-            Some(ring) => ring.receive(&mut self.matching),
-            None if self.broken.is_some() => return,
-            None => self.stream.receive(&mut self.matching),
-        };
-        self.note_end(outcome);
+        match &mut self.ring {
+            Some(ring) => {
+                let outcome = ring.receive(&mut self.matching);
+                self.note_end(outcome);
+            }
+            None if self.broken.is_some() => {}
+            None => self.receive_from_streams(),
+        }
+    }
+
+    fn receive_from_streams(&mut self) {
+        for index in 0..self.streams.len() {
+            let stream = &mut self.streams[index];
+            if !stream.is_over {
+                let outcome = stream.receive(&mut self.matching);
+                stream.is_over = outcome.is_err();
+                self.note_end(outcome);
+            }
+        }
     }
 
     /// Takes in everything that is left when the peer has hung up. Gives its reason if it aborted the job.
     pub fn receive_last_words(&mut self) -> Option<String> {
         self.receive();
-        let outcome = self.stream.receive(&mut self.matching);
-        self.note_end(outcome);
+        self.receive_from_streams();
         self.matching.aborted.clone()
     }
 
@@ -165,7 +138,12 @@ impl<S: Source> Inbox<S> {
             (_, Some(reason)) => TransportError::AbortedByPeer { peer, reason: reason.clone() },
             (Ok(()), None) => return,
             (Err(ReadError::Malformed(problem)), _) => TransportError::Protocol { peer, problem },
-            (Err(ReadError::Io(_)), _) if self.matching.said_bye => TransportError::Left { peer },
+            (Err(ReadError::Io(_)), _) if self.matching.said_bye => {
+                if self.streams.iter().any(|stream| !stream.is_over) {
+                    return;
+                }
+                TransportError::Left { peer }
+            }
             (Err(ReadError::Io(error)), _) => TransportError::Lost { peer, reason: error.to_string() },
         };
         self.broken.get_or_insert(error);
@@ -229,8 +207,8 @@ impl<S: Source> Inbox<S> {
     /// Forgets a posted receive; nothing writes to its memory any more.
     pub fn settle(&mut self, tag: &Tag) {
         self.matching.posted.remove(tag);
-        let ring = self.ring.as_mut().map(|ring| &mut ring.incoming);
-        for incoming in [Some(&mut self.stream.incoming), ring].into_iter().flatten() {
+        let streams = self.streams.iter_mut().map(|stream| &mut stream.incoming);
+        for incoming in streams.chain(self.ring.as_mut().map(|ring| &mut ring.incoming)) {
             if let Some(Incoming::Posted { tag: coming, segments, index, offset }) = incoming
                 && coming == tag
             {
@@ -273,13 +251,14 @@ impl<S: Source> Inbox<S> {
         self.matching.early.contains_key(tag) || self.broken.is_some()
     }
 
-    /// What came and was not asked for, if that has changed since `version`.
+    /// What came and was not asked for, if that has changed since `version`, and all that the peer sent before it has come.
     pub fn unmatched(&self, version: &mut Option<u64>) -> Vec<Tag> {
         if version.replace(self.matching.version) == Some(self.matching.version) {
             return Vec::new();
         }
-        let Matching { early, lent, ready, notes, .. } = &self.matching;
-        early.keys().chain(lent.keys()).chain(ready).chain(notes).copied().collect()
+        let Matching { early, lent, ready, notes, ahead, .. } = &self.matching;
+        let all = early.keys().chain(lent.keys()).chain(ready).chain(notes);
+        all.filter(|tag| !ahead.values().any(|early| early == *tag)).copied().collect()
     }
 
     /// How many frames have been taken in.
@@ -314,7 +293,7 @@ impl Frames<shm::Reader> {
         with: &mut dyn FnMut(&[u8]),
         matching: &mut Matching,
     ) -> Result<bool, ReadError> {
-        let wanted = Header { kind: Kind::Data, len: len as u64, tag: *tag };
+        let wanted = Header { kind: Kind::Data, len: len as u64, tag: *tag, order: 0 };
         loop {
             let bytes = self.source.available()?;
             if self.incoming.is_none()
@@ -333,6 +312,10 @@ impl Frames<shm::Reader> {
 }
 
 impl<S: Source> Frames<S> {
+    fn new(source: S) -> Frames<S> {
+        Frames { source, incoming: None, begun: (0, Tag([0; 5])), is_over: false }
+    }
+
     fn receive(&mut self, matching: &mut Matching) -> Result<(), ReadError> {
         while self.receive_one(matching)? {}
         Ok(())
@@ -347,6 +330,10 @@ impl<S: Source> Frames<S> {
             let header = header.ok_or_else(|| ReadError::Malformed("not a frame header".to_owned()))?;
             self.incoming = matching.begin(&header).map_err(ReadError::Malformed)?;
             self.source.consume(HEADER_LEN);
+            self.begun = (header.order, header.tag);
+            if matches!(header.kind, Kind::Abort | Kind::Bye) {
+                self.source.expect_end();
+            }
         }
         if let Some(incoming) = &mut self.incoming
             && !incoming.fill(&mut self.source)?
@@ -357,196 +344,10 @@ impl<S: Source> Frames<S> {
         if let Some(incoming) = self.incoming.take() {
             matching.finish(incoming).map_err(ReadError::Malformed)?;
         }
+        let (order, tag) = self.begun;
+        if order > 0 {
+            matching.note_order(order, tag).map_err(ReadError::Malformed)?;
+        }
         Ok(true)
-    }
-}
-
-impl Incoming {
-    /// Takes in what there is; whether the message is whole.
-    fn fill(&mut self, source: &mut impl Source) -> io::Result<bool> {
-        loop {
-            let count = match self {
-                Incoming::Posted { segments, index, offset, .. } => {
-                    let Some(segment) = segments.get(*index) else { return Ok(true) };
-                    if *offset == segment.len() {
-                        (*index, *offset) = (*index + 1, 0);
-                        continue;
-                    }
-                    // SAFETY: posted as valid and untouched until settled, which changes this state.
-                    let count = source.read(&mut unsafe { segment.bytes_mut() }[*offset..], segment.is_large())?;
-                    *offset += count;
-                    count
-                }
-                Incoming::Early { bytes, filled, .. }
-                | Incoming::Lent { bytes, filled, .. }
-                | Incoming::Reason { bytes, filled } => {
-                    if *filled == bytes.len() {
-                        return Ok(true);
-                    }
-                    let count = source.read(&mut bytes[*filled..], false)?;
-                    *filled += count;
-                    count
-                }
-                Incoming::Unwanted { left } => {
-                    if *left == 0 {
-                        return Ok(true);
-                    }
-                    let count = source.available(1)?.len().min(*left);
-                    source.consume(count);
-                    *left -= count;
-                    count
-                }
-            };
-            if count == 0 {
-                return Ok(false);
-            }
-        }
-    }
-}
-
-impl Matching {
-    /// Takes note of a frame's header; where the bytes that follow go.
-    fn begin(&mut self, header: &Header) -> Result<Option<Incoming>, String> {
-        let Header { kind, len, tag } = *header;
-        if len > 0 && matches!(kind, Kind::Ready | Kind::Note | Kind::Bye | Kind::Taken) {
-            return Err(format!("{kind:?} with {len} bytes"));
-        }
-        match kind {
-            Kind::Data => return self.begin_message(tag, len).map(Some),
-            Kind::Ready => {
-                self.ready.insert(tag);
-                self.version += 1;
-                if self.ready.len() > EARLY_LIMIT / EARLY_OVERHEAD {
-                    return Err("too many buffers posted".to_owned());
-                }
-            }
-            Kind::Note => {
-                if self.notes.len() == NOTES_KEPT {
-                    self.notes.pop_front();
-                }
-                self.notes.push_back(tag);
-                self.version += 1;
-            }
-            Kind::Abort => {
-                let bytes = vec![0; len.min(MAX_REASON as u64) as usize];
-                return Ok(Some(Incoming::Reason { bytes, filled: 0 }));
-            }
-            Kind::Bye => self.said_bye = true,
-            Kind::Lend if self.posted.get(&tag).is_some_and(|posted| !matches!(posted, Posted::Empty(_))) => {
-                return Err("the same message twice".to_owned());
-            }
-            Kind::Lend => {
-                let len = usize::try_from(len).unwrap_or(usize::MAX);
-                if len > EARLY_LIMIT || !len.is_multiple_of(shm::RUN_LEN) {
-                    return Err(format!("a message lent in {len} bytes"));
-                }
-                return Ok(Some(Incoming::Lent { tag, bytes: vec![0; len], filled: 0 }));
-            }
-            Kind::Taken => {
-                self.taken.insert(tag);
-                if self.taken.len() > EARLY_LIMIT / EARLY_OVERHEAD {
-                    return Err("more messages taken than were lent".to_owned());
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    fn begin_message(&mut self, tag: Tag, len: u64) -> Result<Incoming, String> {
-        match self.posted.get_mut(&tag) {
-            Some(posted @ Posted::Empty(_)) => {
-                let Posted::Empty(segments) = std::mem::replace(posted, Posted::Filling) else {
-                    return Err("a message out of nowhere".to_owned());
-                };
-                let expected = total(&segments);
-                if len != expected as u64 {
-                    return Err(wrong_size(len, expected));
-                }
-                Ok(Incoming::Posted { tag, segments, index: 0, offset: 0 })
-            }
-            Some(_) => Err("the same message twice".to_owned()),
-            None => {
-                let len = usize::try_from(len).unwrap_or(usize::MAX);
-                if len > EAGER_LIMIT {
-                    return Err(format!("{len} bytes that nobody has asked for"));
-                }
-                let mut bytes = self.spare.pop().unwrap_or_default();
-                bytes.resize(len, 0);
-                Ok(Incoming::Early { tag, bytes, filled: 0 })
-            }
-        }
-    }
-
-    fn finish(&mut self, incoming: Incoming) -> Result<(), String> {
-        match incoming {
-            Incoming::Posted { tag, .. } => {
-                self.posted.insert(tag, Posted::Full);
-            }
-            Incoming::Early { tag, bytes, .. } => match self.posted.get(&tag) {
-                Some(Posted::Empty(segments)) => {
-                    let expected = total(segments);
-                    if bytes.len() != expected {
-                        return Err(wrong_size(bytes.len() as u64, expected));
-                    }
-                    // SAFETY: posted as valid and untouched until settled, which removes this entry.
-                    unsafe { scatter(&bytes, segments) };
-                    self.posted.insert(tag, Posted::Full);
-                    self.recycle(bytes);
-                }
-                Some(_) => return Err("the same message twice".to_owned()),
-                None => {
-                    self.early_bytes += bytes.len() + EARLY_OVERHEAD;
-                    self.version += 1;
-                    if self.early_bytes > EARLY_LIMIT || self.early.insert(tag, bytes).is_some() {
-                        return Err("more messages than anyone has asked for".to_owned());
-                    }
-                }
-            },
-            Incoming::Lent { tag, bytes, .. } => {
-                let runs: Vec<shm::Run> = bytes.as_chunks().0.iter().map(shm::Run::from_bytes).collect();
-                self.early_bytes += lent_size(&runs);
-                self.version += 1;
-                if self.early_bytes > EARLY_LIMIT || self.lent.insert(tag, runs).is_some() {
-                    return Err("more messages than anyone has asked for".to_owned());
-                }
-            }
-            Incoming::Reason { bytes, .. } => self.aborted = Some(String::from_utf8_lossy(&bytes).into_owned()),
-            Incoming::Unwanted { .. } => {}
-        }
-        Ok(())
-    }
-
-    fn take_early(&mut self, tag: &Tag) -> Option<Vec<u8>> {
-        let message = self.early.remove(tag)?;
-        self.early_bytes -= message.len() + EARLY_OVERHEAD;
-        Some(message)
-    }
-
-    fn recycle(&mut self, buffer: Vec<u8>) {
-        if self.spare.len() < SPARE_BUFFERS {
-            self.spare.push(buffer);
-        }
-    }
-}
-
-/// What a lent message counts for until it is asked for.
-fn lent_size(runs: &[shm::Run]) -> usize {
-    runs.len() * shm::RUN_LEN + EARLY_OVERHEAD
-}
-
-fn total(segments: &[Segment]) -> usize {
-    segments.iter().map(Segment::len).sum()
-}
-
-/// Copies a message into its segments.
-///
-/// # Safety
-/// The segments are valid, nothing else touches them, and they hold as many bytes as the message.
-unsafe fn scatter(mut message: &[u8], segments: &[Segment]) {
-    for segment in segments {
-        let (head, tail) = message.split_at(segment.len());
-        // SAFETY: by the contract of this function.
-        unsafe { segment.bytes_mut() }.copy_from_slice(head);
-        message = tail;
     }
 }

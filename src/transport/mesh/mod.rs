@@ -1,4 +1,5 @@
-//! Every pair of processes has a TCP connection, and a ring in each direction where both share memory.
+//! Every pair of processes has a TCP connection, and a ring in each direction where both share memory. Processes of different
+//! slices that do not have a link: several connections, which are made again when they break.
 //!
 //! Frames go through the ring if there is one, else over the connection. Nobody reads but the threads that wait for
 //! something: what comes for others they leave where these find it. One thread watches all connections for peers that
@@ -6,31 +7,42 @@
 
 mod connect;
 pub(super) mod frame;
+mod handshake;
 pub(super) mod inbox;
+mod lane;
+mod link;
 mod peer;
 pub(super) mod spin;
 mod stream;
 
 use std::io::{self, IoSlice};
+use std::net::TcpStream;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use super::shm::HostId;
 use super::{AbortCallback, Segment, Tag, Transport, TransportError, Wait};
 
-use connect::Connection;
+use connect::{Connection, Door};
 use frame::Kind;
+use handshake::Setup;
 use peer::{Peer, Peers};
 use spin::Spin;
 
-pub use connect::{Choice, MeshError, connect_mesh};
+pub use connect::{Choice, MeshError, MeshOptions, connect_mesh};
+
+/// How long a process that leaves waits for peers to have what it has sent them.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// The way to every other process of the job. Made by [`connect_mesh`]; dropping it leaves the job.
 pub struct Mesh {
     shared: Arc<Shared>,
+    /// Where peers call again.
+    door: Option<Door>,
 }
 
 struct Shared {
@@ -38,8 +50,13 @@ struct Shared {
     hosts: Vec<u32>,
     peers: Peers,
     end: Mutex<End>,
-    /// Readable when the watching thread has to go.
-    closing: OwnedFd,
+    /// Readable when the watching thread should look: a lane has lost its connection or has a new one, or the thread has to
+    /// go.
+    alarm: Arc<OwnedFd>,
+    closing: AtomicBool,
+    setup: Arc<Setup>,
+    /// How long lanes that have lost their connections are repaired.
+    repair_limit: Duration,
 }
 
 #[derive(Default)]
@@ -50,28 +67,39 @@ struct End {
 }
 
 impl Mesh {
-    fn new(process_index: u32, host: HostId, connections: Vec<Option<Connection>>) -> io::Result<Mesh> {
-        let host_of = |connection: &Option<Connection>| connection.as_ref().map_or(host, |connection| connection.host);
+    fn new(
+        setup: &Arc<Setup>,
+        door: Option<Door>,
+        repair_limit: Duration,
+        connections: Vec<Option<Connection>>,
+    ) -> io::Result<Mesh> {
+        let host_of =
+            |connection: &Option<Connection>| connection.as_ref().map_or(setup.host, |connection| connection.host);
         let ids: Vec<HostId> = connections.iter().map(host_of).collect();
         let first_of = |(index, id): (usize, &HostId)| ids.iter().position(|other| other.is_same(id)).unwrap_or(index);
         let hosts = ids.iter().enumerate().map(first_of).map(|first| first as u32).collect();
         let here = 1 + connections.iter().flatten().filter(|connection| connection.is_local()).count();
         let spin = Spin::new(here);
+        let alarm = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let mut peers = Vec::with_capacity(connections.len());
-        for (index, connection) in connections.into_iter().enumerate() {
-            let peer = connection.map(|connection| Peer::new(index as u32, connection, spin));
-            peers.push(peer.transpose()?.map(Arc::new));
+        for (index, connection) in (0..).zip(connections) {
+            let peer = |connection| Peer::new(index, connection, spin, &alarm);
+            peers.push(connection.map(peer).transpose()?.map(Arc::new));
         }
         let shared = Arc::new(Shared {
-            process_index,
+            process_index: setup.process_index,
             hosts,
             peers: Peers(peers),
             end: Mutex::default(),
-            closing: eventfd(0, EventfdFlags::CLOEXEC)?,
+            alarm,
+            closing: AtomicBool::new(false),
+            setup: Arc::clone(setup),
+            repair_limit,
         });
+        link::register(setup, &shared);
         let watched = Arc::clone(&shared);
         std::thread::Builder::new().name("transport-watch".to_owned()).spawn(move || watched.watch())?;
-        Ok(Mesh { shared })
+        Ok(Mesh { shared, door })
     }
 
     fn peer(&self, process: u32) -> Result<&Peer, TransportError> {
@@ -178,28 +206,45 @@ impl Transport for Mesh {
 
 impl Shared {
     /// Waits for peers that hang up, until this process leaves.
-    fn watch(&self) {
+    fn watch(self: &Arc<Self>) {
         let mut there: Vec<&Arc<Peer>> = self.peers.iter().collect();
-        loop {
-            let mut watched: Vec<PollFd> = there.iter().map(|peer| PollFd::new(&***peer, PollFlags::RDHUP)).collect();
-            watched.push(PollFd::new(&self.closing, PollFlags::IN));
+        while !self.closing.load(Ordering::Acquire) {
+            self.repair_lanes();
+            let sockets: Vec<Vec<Arc<TcpStream>>> = there.iter().map(|peer| peer.watched_sockets()).collect();
+            let of_peers = sockets.iter().flatten().map(|socket| PollFd::new(&**socket, PollFlags::RDHUP));
+            let alarm = PollFd::new(&self.alarm, PollFlags::IN);
+            let mut watched: Vec<PollFd<'_>> = std::iter::once(alarm).chain(of_peers).collect();
             match poll(&mut watched, None) {
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(_) => return,
                 Ok(_) => {}
             }
-            let mut gone: Vec<bool> = watched.iter().map(|watch| !watch.revents().is_empty()).collect();
-            if gone.pop() == Some(true) {
-                return;
+            let mut has_happened = watched.iter().map(|watch| !watch.revents().is_empty());
+            if has_happened.next() == Some(true) {
+                let _ = rustix::io::read(&self.alarm, &mut [0; 8]);
             }
-            let hung_up: Vec<&Arc<Peer>> =
-                there.iter().zip(&gone).filter(|(_, gone)| **gone).map(|(peer, _)| *peer).collect();
-            there.retain(|peer| !hung_up.iter().any(|other| other.index == peer.index));
-            for peer in hung_up {
+            let hung_up = |sockets: &Vec<_>| has_happened.by_ref().take(sockets.len()).filter(|it| *it).count() > 0;
+            let hung_up: Vec<bool> = sockets.iter().map(hung_up).collect();
+            let (gone, rest): (Vec<_>, Vec<_>) = there.iter().zip(hung_up).partition(|(_, hung_up)| *hung_up);
+            let gone: Vec<&Arc<Peer>> = gone.into_iter().map(|(peer, _)| *peer).collect();
+            let rest = rest.into_iter().map(|(peer, _)| *peer);
+            for peer in &gone {
                 if let Some(reason) = peer.receive_last_words() {
                     self.aborted_by(peer, reason);
                 }
             }
+            // What is left of a link is watched on.
+            let may_go_on = |peer: &&Arc<Peer>| peer.link().is_some() && !peer.is_broken();
+            there = rest.chain(gone.into_iter().filter(may_go_on)).collect();
+        }
+    }
+
+    /// Waits until the peers of links have what was written to them. What a connection had yet to bring is lost if it is
+    /// closed while something comes that nobody reads.
+    fn settle_links(&self) {
+        let deadline = Instant::now() + LINGER;
+        while !self.peers.iter().all(|peer| peer.is_settled()) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -231,13 +276,17 @@ impl Shared {
 
 impl Drop for Mesh {
     fn drop(&mut self) {
-        let ended = self.shared.end(TransportError::Aborted { reason: "the transport is closed".to_owned() }).is_err();
+        let has_ended = self.shared.end.lock().unwrap_or_else(PoisonError::into_inner).reason.is_some();
+        if !has_ended {
+            self.shared.peers.iter().for_each(|peer| peer.farewell(Kind::Bye, ""));
+            self.shared.settle_links();
+        }
+        let _ = self.shared.end(TransportError::Aborted { reason: "the transport is closed".to_owned() });
+        self.shared.closing.store(true, Ordering::Release);
         // Only fails when it is readable already.
-        let _ = rustix::io::write(&self.shared.closing, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&*self.shared.alarm, &1u64.to_ne_bytes());
+        drop(self.door.take());
         for peer in self.shared.peers.iter() {
-            if !ended {
-                peer.farewell(Kind::Bye, "");
-            }
             peer.hang_up();
         }
     }

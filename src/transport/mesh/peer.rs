@@ -1,21 +1,27 @@
-use std::io::{self, IoSlice, Write};
-use std::net::{Shutdown, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+mod peers;
+mod way;
+
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFlags, eventfd};
 use rustix::net::sockopt::socket_incoming_cpu;
 use rustix::thread::sched_getcpu;
 
-use crate::channel;
 use crate::transport::{EAGER_LIMIT, Segment, Tag, TransportError, Wait, shm};
 
 use super::connect::Connection;
 use super::frame::{Header, Kind};
-use super::inbox::{Inbox, MAX_REASON};
+use super::inbox::Inbox;
+use super::lane::Lane;
+use super::link::Link;
 use super::spin::{Spin, Spinning};
-use super::stream::StreamReader;
+use super::stream::{Stream, StreamReader};
+use way::{Outlet, Way, Writer};
+
+pub(super) use peers::Peers;
 
 /// A call that waits longer tells the peer what it waits for.
 const GRACE: Duration = Duration::from_millis(50);
@@ -35,15 +41,12 @@ const MAX_SLICES: usize = 1024;
 /// Buffers of one message for which no list is allocated.
 const FEW_SLICES: usize = 8;
 
-/// All other processes of the job, by index; `None` for this one.
-pub(super) struct Peers(pub Vec<Option<Arc<Peer>>>);
-
 /// The way to one peer.
 pub(super) struct Peer {
     pub index: u32,
-    /// Does not block.
-    stream: Arc<TcpStream>,
-    writer: Mutex<Writer>,
+    way: Way,
+    /// One, or one for each lane.
+    writers: Vec<Mutex<Writer>>,
     inbox: Mutex<Inbox>,
     changed: Condvar,
     /// Wakes whoever sleeps until the stream has bytes.
@@ -61,82 +64,43 @@ pub(super) struct Peer {
     is_local: bool,
 }
 
-struct Writer {
-    /// `None` if frames go to the stream.
-    ring: Option<shm::Writer>,
-    stream: channel::Writer,
-    /// A frame was written in part: nothing can follow.
-    torn: bool,
-}
-
-impl Peers {
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Peer>> {
-        self.0.iter().flatten()
-    }
-
-    /// Takes in what has come from anyone.
-    fn receive_from_all(&self) {
-        for peer in self.iter() {
-            if let Ok(mut inbox) = peer.inbox.try_lock() {
-                peer.receive(&mut inbox);
-            }
-        }
-    }
-
-    /// Takes in what has come through rings that are full, and gives what changes when another one is.
-    fn relieve_writers(&self) -> Vec<shm::Seen<'_>> {
-        let rings = self.iter().filter_map(|peer| Some((peer, peer.ring.as_ref()?)));
-        rings
-            .map(|(peer, ring)| {
-                let (naps, is_blocked) = ring.positions().writer_naps();
-                if is_blocked {
-                    peer.receive(&mut peer.lock());
-                }
-                naps
-            })
-            .collect()
-    }
-
-    /// How long a sleep may last that one kind of peers cannot end.
-    fn tick(&self, limit: Duration) -> Duration {
-        let is_mixed = self.iter().any(|peer| peer.shares_memory()) && self.iter().any(|peer| !peer.shares_memory());
-        if is_mixed { limit.min(MIXED_TICK) } else { limit }
-    }
-
-    /// Sleeps until the stream of `peer` is ready for `events`, `kick` is readable, or any other stream has bytes; takes in
-    /// what there is.
-    fn sleep_on_streams(&self, peer: &Peer, events: PollFlags, kick: Option<&OwnedFd>, limit: Duration) {
-        let mut all = vec![PollFd::new(&*peer.stream, events)];
-        all.extend(kick.map(|kick| PollFd::new(kick, PollFlags::IN)));
-        let others = self.iter().filter(|other| !other.shares_memory() && other.index != peer.index);
-        // A broken stream is always ready, and never has anything.
-        let others = others.filter(|other| other.lock().broken.is_none());
-        all.extend(others.map(|other| PollFd::new(&*other.stream, PollFlags::IN)));
-        let _ = poll(&mut all, limit.try_into().ok().as_ref());
-        self.receive_from_all();
-    }
-}
-
 impl Peer {
-    /// A peer behind a connection that does not block and, where both share memory, a ring for each direction.
-    pub fn new(index: u32, connection: Connection, spin: Spin) -> io::Result<Peer> {
+    /// A peer behind connections that do not block and, where both share memory, a ring for each direction. `alarm` becomes
+    /// readable when a lane of a link loses its connection.
+    pub fn new(index: u32, connection: Connection, spin: Spin, alarm: &Arc<OwnedFd>) -> io::Result<Peer> {
         let is_local = connection.is_local();
-        let Connection { channel, shared, .. } = connection;
+        let Connection { channel, instance, shared, lanes, .. } = connection;
         let shared = shared.ok();
         let is_blind = shared.is_none();
-        let stream = Arc::clone(channel.socket());
-        let (from_stream, to_stream) = channel.split();
         let memory = shared.as_ref().and_then(|shared| shared.memory);
         let is_readable = shared.as_ref().is_some_and(|shared| shared.is_readable);
         let (writer, reader) = shared.map(|shared| (shared.writer, shared.reader)).unzip();
-        let inbox = Inbox::new(index, StreamReader::new(from_stream), reader);
+        let own_ring = writer.as_ref().map(|writer: &shm::Writer| writer.segment().clone());
+        let (way, streams, outlets) = match lanes {
+            None => {
+                let socket = Arc::clone(channel.socket());
+                let (reader, writer) = channel.split();
+                let stream = Stream::Connection(StreamReader::new(reader));
+                (Way::Connection(socket), vec![stream], vec![Outlet::Connection(writer)])
+            }
+            Some(lanes) => {
+                let channels = std::iter::once(channel).chain(lanes);
+                let lanes: io::Result<Vec<_>> = channels.map(|channel| Lane::new(channel, Arc::clone(alarm))).collect();
+                let (lanes, readers): (Vec<_>, Vec<_>) = lanes?.into_iter().unzip();
+                let outlets = lanes.iter().map(|lane| Outlet::Lane(Arc::clone(lane))).collect();
+                (Way::Link(Link::new(lanes, instance)), readers.into_iter().map(Stream::Lane).collect(), outlets)
+            }
+        };
+        let inbox = Inbox::new(index, streams, reader);
+        let mut ring = writer;
+        let writer = |stream| Mutex::new(Writer { ring: ring.take(), stream, torn: false });
         Ok(Peer {
             index,
-            stream,
-            own_ring: writer.as_ref().map(|writer: &shm::Writer| writer.segment().clone()),
+            way,
+            writers: outlets.into_iter().map(writer).collect(),
+            own_ring,
             memory,
             is_readable,
-            writer: Mutex::new(Writer { ring: writer, stream: to_stream, torn: false }),
             ring: inbox.ring().cloned(),
             inbox: Mutex::new(inbox),
             changed: Condvar::new(),
@@ -303,39 +267,6 @@ impl Peer {
         reason
     }
 
-    /// Tells the peer something as the last thing, if it can be told soon, and closes our side.
-    pub fn farewell(&self, kind: Kind, reason: &str) {
-        let deadline = Instant::now() + LAST_WORDS;
-        let mut end = MAX_REASON.min(reason.len());
-        while !reason.is_char_boundary(end) {
-            end -= 1;
-        }
-        let mut writer = loop {
-            match self.writer.try_lock() {
-                Ok(writer) => break writer,
-                Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                Err(TryLockError::WouldBlock) => {
-                    self.hang_up();
-                    return;
-                }
-            }
-        };
-        let header = Header { kind, len: end as u64, tag: Tag([0; 5]) }.to_bytes();
-        if writer.ring.is_some() || !writer.torn {
-            // One attempt: a peer that takes nothing learns from the closed connection.
-            let _ = writer.stream.write_vectored(&[IoSlice::new(&header), IoSlice::new(&reason.as_bytes()[..end])]);
-        }
-        writer.torn = true;
-        let _ = self.stream.shutdown(Shutdown::Write);
-    }
-
-    pub fn hang_up(&self) {
-        let _ = self.stream.shutdown(Shutdown::Both);
-    }
-
     /// Calls `attempt` until it has a result: at once, and whenever something arrived.
     fn wait_until(
         &self,
@@ -377,7 +308,8 @@ impl Peer {
             if waited >= GRACE && !noted {
                 noted = true;
                 drop(inbox);
-                self.write(peers, Kind::Note, *tag, &[], wait.deadline)?;
+                // A peer that has left takes no word any more, and what it sent before may have come since.
+                let _ = self.write(peers, Kind::Note, *tag, &[], wait.deadline);
                 continue;
             }
             self.sleep(peers, inbox, seen, left.min(TICK));
@@ -441,7 +373,10 @@ impl Peer {
         spinning.pause(has_news, || match (&self.own_ring, &self.ring) {
             (Some(own), Some(theirs)) => own.positions().shares_core(theirs.positions()),
             // On one host it is the sender's core that takes a packet in.
-            _ => self.is_local && socket_incoming_cpu(&*self.stream) == Ok(sched_getcpu() as u32),
+            _ => match &self.way {
+                Way::Connection(socket) if self.is_local => socket_incoming_cpu(socket) == Ok(sched_getcpu() as u32),
+                _ => false,
+            },
         })
     }
 
@@ -459,7 +394,8 @@ impl Peer {
         deadline: Instant,
     ) -> Result<(), TransportError> {
         let len = data.iter().map(|slice| slice.len()).sum::<usize>() as u64;
-        let header = Header { kind, len, tag }.to_bytes();
+        let order = self.link().map_or(0, Link::next_order);
+        let header = Header { kind, len, tag, order }.to_bytes();
         let (mut few, mut many) = ([IoSlice::new(&[]); 1 + FEW_SLICES], Vec::new());
         let slices = if data.len() <= FEW_SLICES {
             &mut few[..1 + data.len()]
@@ -469,7 +405,7 @@ impl Peer {
         };
         slices[0] = IoSlice::new(&header);
         slices[1..].copy_from_slice(data);
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writer = self.writer();
         if writer.torn {
             return Err(self.reason_or("the connection is closed"));
         }
@@ -521,7 +457,15 @@ impl Peer {
                         ring.sleep(seen, &peers.relieve_writers(), peers.tick(TICK));
                     }
                 }
-                None => peers.sleep_on_streams(self, PollFlags::IN | PollFlags::OUT, None, peers.tick(TICK)),
+                None => {
+                    let lane = match &writer.stream {
+                        Outlet::Connection(_) => None,
+                        Outlet::Lane(lane) => Some(lane),
+                    };
+                    let room = lane.map(|lane| lane.room());
+                    peers.sleep_on_streams(self, PollFlags::IN | PollFlags::OUT, room, peers.tick(TICK));
+                    lane.inspect(|lane| lane.forget_room());
+                }
             }
         }
     }
@@ -545,11 +489,5 @@ impl Peer {
 
     fn lock(&self) -> MutexGuard<'_, Inbox> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl AsFd for Peer {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
     }
 }

@@ -6,9 +6,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use crate::channel::Reader;
 
 use super::inbox::Source;
+use super::lane;
 
 /// Bytes that are taken in at a time, unless they go straight to where they belong.
-const BUFFER_LEN: usize = 64 << 10;
+pub(super) const BUFFER_LEN: usize = 64 << 10;
+
+/// What comes by a connection, or by a lane that may have several of them, one after the other.
+pub(in crate::transport) enum Stream {
+    Connection(StreamReader),
+    Lane(lane::Reader),
+}
 
 pub(in crate::transport) struct StreamReader {
     /// Does not block.
@@ -69,5 +76,35 @@ impl Source for StreamReader {
         into[..count].copy_from_slice(&available[..count]);
         self.consume(count);
         Ok(count)
+    }
+}
+
+impl Source for Stream {
+    fn available(&mut self, wanted: usize) -> io::Result<&[u8]> {
+        match self {
+            Stream::Connection(reader) => reader.available(wanted),
+            Stream::Lane(reader) => reader.available(wanted),
+        }
+    }
+
+    fn consume(&mut self, count: usize) {
+        match self {
+            Stream::Connection(reader) => reader.consume(count),
+            Stream::Lane(reader) => reader.consume(count),
+        }
+    }
+
+    fn read(&mut self, into: &mut [u8], is_large: bool) -> io::Result<usize> {
+        match self {
+            Stream::Connection(reader) => reader.read(into, is_large),
+            Stream::Lane(reader) => reader.read(into, is_large),
+        }
+    }
+
+    fn expect_end(&mut self) {
+        match self {
+            Stream::Connection(reader) => reader.expect_end(),
+            Stream::Lane(reader) => reader.expect_end(),
+        }
     }
 }

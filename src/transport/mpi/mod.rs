@@ -66,7 +66,7 @@ impl MpiTransport {
     /// job make this call.
     pub fn new(session: &Session, processes_here: usize) -> io::Result<MpiTransport> {
         let link = Link::new(session);
-        let inboxes = (0..session.size()).map(|peer| Inbox::new(peer, Received::default(), None)).collect();
+        let inboxes = (0..session.size()).map(|peer| Inbox::new(peer, vec![Received::default()], None)).collect();
         let shared = Arc::new(Shared {
             process_index: session.rank(),
             state: Mutex::new(State { link, inboxes, reason: None, callback: None }),
@@ -210,9 +210,9 @@ impl Shared {
         let mut aborted = Vec::new();
         let moved = link.advance(|from, bytes| {
             let Some(inbox) = inboxes.get_mut(from as usize) else { return };
-            inbox.source().push(bytes);
+            inbox.source(0).push(bytes);
             inbox.receive();
-            if inbox.source().has_ended()
+            if inbox.source(0).has_ended()
                 && let Some(reason) = inbox.receive_last_words()
             {
                 aborted.push(TransportError::AbortedByPeer { peer: from, reason });
@@ -270,7 +270,7 @@ impl Shared {
         deadline: Instant,
     ) -> Result<(), TransportError> {
         let len = data.iter().map(|slice| slice.len()).sum::<usize>() as u64;
-        let header = Header { kind, len, tag }.to_bytes();
+        let header = Header { kind, len, tag, order: 0 }.to_bytes();
         let mut torn = self.writers[to as usize].lock().unwrap_or_else(PoisonError::into_inner);
         if *torn {
             let broken = self.lock().inbox(to).broken.clone();
@@ -320,7 +320,7 @@ impl Shared {
         while !reason.is_char_boundary(end) {
             end -= 1;
         }
-        let header = Header { kind, len: end as u64, tag: Tag([0; 5]) }.to_bytes();
+        let header = Header { kind, len: end as u64, tag: Tag([0; 5]), order: 0 }.to_bytes();
         for (peer, writer) in (0..).zip(&self.writers) {
             if peer == self.process_index {
                 continue;
