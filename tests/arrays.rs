@@ -63,7 +63,8 @@ fn what_does_not_fit_is_explained() {
     let other = Mesh::new(&[("x", 2)]).unwrap().sharding(("x",)).unwrap();
     let error = |result: Result<Array, spmd_run::runtime::ArrayError>| result.unwrap_err().to_string();
     insta::assert_snapshot!(error(Array::from_host(&runtime, &counted(&[6]), &rows)), @"NamedSharding(Mesh('x': 4), P('x',)) cuts dimension 0 into 4 equal parts, so its size should be divisible by 4, but it is 6 (full shape: (6))");
-    insta::assert_snapshot!(error(Array::from_host(&runtime, &counted(&[8]), &other)), @"NamedSharding(Mesh('x': 2), P('x',)) is for 2 devices, and the job has 4");
+    let elsewhere = Mesh::with_devices(&[("x", 2)], vec![2, 4]).unwrap().sharding(("x",)).unwrap();
+    insta::assert_snapshot!(error(Array::from_host(&runtime, &counted(&[8]), &elsewhere)), @"the mesh names device 4, and the job has 4 devices");
     insta::assert_snapshot!(error(Array::from_local(&runtime, &counted(&[4]), &[8], &rows)), @"the part of f32[8] at [0:8] is f32[8], and f32[4] was given");
     insta::assert_snapshot!(error(Array::from_callback(&runtime, F32, &[8], &rows, |_| counted(&[3]))), @"the part of f32[8] at [0:2] is f32[2], and f32[3] was given");
 
@@ -82,9 +83,39 @@ fn what_does_not_fit_is_explained() {
     insta::assert_snapshot!(error(&[&x]), @"argument 0: was donated to an earlier run, which has used up its memory");
 
     let b = Builder::new("small");
-    let x = b.sharded_parameter("x", F32, &[8], &other);
-    let error = Program::compile(&runtime, b.build(&[x]).unwrap()).err().unwrap();
-    insta::assert_snapshot!(error, @"the program needs 2 devices (1 replica × 2 partitions), the global view has 4: try -n 1 --devices-per-process 2");
+    let y = b.sharded_parameter("y", F32, &[8], &other);
+    let small = Program::compile(&runtime, b.build(&[y]).unwrap()).unwrap();
+    insta::assert_snapshot!(small.run(&[&doubled[0]]).unwrap_err(), @"argument 0: lies on the devices [0, 1, 2, 3], the program runs on [0, 1]");
+}
+
+/// Programs on other devices of one process each, two of them and one.
+#[test]
+fn a_program_runs_on_the_devices_of_its_mesh() {
+    let runtime = open(4);
+    for (devices, turns) in [(vec![0, 1], false), (vec![3, 1], false), (vec![2], false), (vec![3, 0], true)] {
+        let mesh = Mesh::with_devices(&[("x", devices.len())], devices.clone()).unwrap();
+        let columns = mesh.sharding((None, "x")).unwrap();
+        let b = Builder::new("product");
+        let x = b.sharded_parameter("x", F32, &[2, 4], &columns);
+        let product = x.matmul(x.transpose(&[1, 0]));
+        let specs = [(None, "x").into()];
+        let places = b.shard_map(&mesh, &[(x, (None, "x").into())], &specs, |part| {
+            let place = part[0].zeros_like() + b.axis_index("x").convert(F32);
+            // The plugin has no such collective: it becomes one of ours.
+            let turned = if turns { place.ppermute("x", &[(0, 1), (1, 0)]) } else { place };
+            vec![turned]
+        });
+        let program = Program::compile(&runtime, b.build(&[product, places[0]]).unwrap()).unwrap();
+        let x = Array::from_host(&runtime, &counted(&[2, 4]), &columns).unwrap();
+        let results = program.run(&[&x]).unwrap();
+        assert_eq!(results[0].to_host().unwrap().to_elements::<f32>().unwrap(), [14.0, 38.0, 38.0, 126.0]);
+        for shard in results[1].addressable_shards().unwrap() {
+            let place = devices.iter().position(|&device| device as usize == shard.device).unwrap();
+            let place = if turns { 1 - place } else { place };
+            assert!(shard.data.to_elements::<f32>().unwrap().iter().all(|&element| element == place as f32));
+            assert_eq!(shard.index, columns.index_ranges(&[2, 4], shard.device).unwrap());
+        }
+    }
 }
 
 #[test]

@@ -245,6 +245,43 @@ fn gradients_of_convolutions() {
 }
 
 #[test]
+fn gradients_of_convolutions_in_groups() {
+    check("grouped", 1e-5, |b, v| {
+        let [x, kernel, depthwise, shared] = v[..] else { unreachable!() };
+        let first = Conv {
+            strides: vec![2, 1],
+            padding: vec![(1, 0), (0, 2)],
+            rhs_dilation: vec![1, 2],
+            feature_groups: 2,
+            ..Conv::default()
+        };
+        let second = Conv {
+            strides: vec![1, 2],
+            padding: vec![(2, 1), (-1, 3)],
+            lhs_dilation: vec![2, 1],
+            feature_groups: 4,
+            ..Conv::default()
+        };
+        let third = Conv { strides: vec![2, 1], padding: vec![(1, 0), (0, 2)], batch_groups: 2, ..Conv::default() };
+        let values = [x.conv(kernel, &first), x.conv(depthwise, &second), x.conv(shared, &third)];
+        with_gradients(b, weighted(b, &values), v)
+    });
+}
+
+#[test]
+fn maxima_in_windows_and_their_derivatives() {
+    check("windows", 1e-5, |b, v| {
+        let mut values = Vec::new();
+        for of in v {
+            let padding = [(0, 0), (1, 1), (0, 1)];
+            values.push(of.reduce_window(f64::NEG_INFINITY, &[1, 3, 2], &[1, 2, 1], &padding, |a, b| a.max(b)));
+            values.push(of.reduce_window(f64::INFINITY, &[2, 2, 2], &[1, 2, 2], &[(0, 0); 3], |a, b| a.min(b)));
+        }
+        with_gradients(b, weighted(b, &values), v)
+    });
+}
+
+#[test]
 fn loops_of_known_length_and_their_derivatives() {
     check("scans", 1e-5, |b, v| {
         let [w, state, inputs, scale] = v[..] else { unreachable!() };

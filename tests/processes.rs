@@ -2,7 +2,6 @@
 
 mod harness;
 
-use std::ffi::OsString;
 use std::ops::Range;
 use std::path::Path;
 
@@ -15,43 +14,7 @@ use spmd_run::host_array::{HostArray, npz, safetensors};
 use spmd_run::mesh::{Mesh, PartitionSpec};
 use spmd_run::runtime::{Array, Program, Runtime, multihost};
 
-use harness::{Outcome, command, run};
-
-/// Which part of a test a process takes part in.
-const PART: &str = "SPMD_TEST_PART";
-const FOLDER: &str = "SPMD_TEST_FOLDER";
-
-/// Runs `body` in every process of a job of so many processes with so many devices each.
-fn on(test: &str, part: &str, (processes, devices): (u32, u32), folder: &Path, body: impl FnOnce(&Runtime, &Path)) {
-    if let Some(outcome) = job(test, part, (processes, devices), folder, body) {
-        outcome.success(&format!("{test}, {part}, on {processes} × {devices}"));
-    }
-}
-
-/// As [`on`], and tells how the job ended; `None` in its processes.
-fn job(
-    test: &str,
-    part: &str,
-    (processes, devices): (u32, u32),
-    folder: &Path,
-    body: impl FnOnce(&Runtime, &Path),
-) -> Option<Outcome> {
-    if let Some(chosen) = std::env::var_os(PART) {
-        if chosen == part {
-            let runtime = Runtime::init().unwrap();
-            assert_eq!((runtime.process_count(), runtime.device_count()), (processes, (processes * devices) as usize));
-            body(&runtime, Path::new(&std::env::var_os(FOLDER).unwrap()));
-            runtime.shutdown().unwrap();
-        }
-        return None;
-    }
-    let (processes, devices) = (processes.to_string(), devices.to_string());
-    let program = std::env::current_exe().unwrap().into_os_string();
-    let job = ["-n", &processes, "--devices-per-process", &devices, "--"].map(OsString::from);
-    let mut command = command(job.into_iter().chain([program]));
-    command.args(["--exact", test, "--nocapture"]).env(PART, part).env(FOLDER, folder);
-    Some(run(command))
-}
+use harness::itself::{PART, job, on};
 
 fn counted(dims: &[usize]) -> HostArray {
     let elements: Vec<f32> = (0..dims.iter().product::<usize>()).map(|element| element as f32).collect();

@@ -13,7 +13,7 @@ use crate::proto::{HloInstructionCommon, HloInstructionDetails, HloInstructionPr
 const CHANNEL: i64 = 1;
 
 impl Builder {
-    /// The mesh of the region that is being built, and the groups of its devices along these axes.
+    /// The mesh of the region that is being built, and the groups of its devices along these axes, by partition.
     #[track_caller]
     fn groups(&self, what: &str, axes: &[&str]) -> Option<(Mesh, Vec<Vec<i64>>)> {
         let mesh = self.graph().manual_mesh().cloned();
@@ -23,8 +23,10 @@ impl Builder {
         };
         match mesh.groups(axes) {
             Ok(groups) => {
-                let group = |group: Vec<u32>| group.into_iter().map(i64::from).collect();
-                Some((mesh, groups.into_iter().map(group).collect()))
+                let partition = |device: u32| mesh.partition_of(device).map(|partition| partition as i64);
+                let group = |group: Vec<u32>| group.into_iter().filter_map(partition).collect();
+                let groups = groups.into_iter().map(group).collect();
+                Some((mesh, groups))
             }
             Err(error) => {
                 self.fail(what, error);
@@ -49,8 +51,8 @@ impl Builder {
         let inner: usize =
             mesh.axes().iter().rev().take_while(|(name, _)| name != axis).map(|(_, size)| size).product();
         let size = mesh.axis_size(axis).unwrap_or(1);
-        for (place, &device) in mesh.devices().iter().enumerate() {
-            places[device as usize] = (place / inner % size) as i32;
+        for (place, partition) in mesh.partitions().into_iter().enumerate() {
+            places[partition as usize] = (place / inner % size) as i32;
         }
         let bytes = places.iter().flat_map(|place| place.to_le_bytes()).collect();
         match HostArray::new(DType::S32, vec![places.len()], bytes) {

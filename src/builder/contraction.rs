@@ -35,6 +35,8 @@ pub struct Conv {
     pub rhs_dilation: Vec<i64>,
     /// Groups of features that see only each other; 0 for 1.
     pub feature_groups: i64,
+    /// Groups of the batch, each for output features of its own; 0 for 1.
+    pub batch_groups: i64,
 }
 
 impl<'b> Op<'b> {
@@ -162,7 +164,7 @@ impl<'b> Op<'b> {
             window: Some(Window { dimensions: window.collect(), ..Window::default() }).into(),
             convolution_dimension_numbers: Some(numbers).into(),
             feature_group_count: options.feature_groups.max(1),
-            batch_group_count: 1,
+            batch_group_count: options.batch_groups.max(1),
             ..Default::default()
         });
         self.builder.push(convolution, &[self, kernel])

@@ -76,8 +76,11 @@ use std::panic::Location;
 use crate::dtype::DType;
 use crate::hlo::{self, HloModule, ModuleConfig, shape};
 use crate::mesh::{HloSharding, Mesh, NamedSharding};
+use crate::proto::device_assignment_proto::ComputationDevice;
 use crate::proto::op_sharding::Type;
-use crate::proto::{HloInstructionProto, HloModuleProto, Kind, OpSharding, ProgramShapeProto, ShapeProto};
+use crate::proto::{
+    DeviceAssignmentProto, HloInstructionProto, HloModuleProto, Kind, OpSharding, ProgramShapeProto, ShapeProto,
+};
 
 pub use contraction::{Conv, DotDims};
 pub use error::BuildError;
@@ -233,16 +236,31 @@ impl Builder {
     /// Makes the program one for the mesh's devices.
     fn use_mesh(&self, mesh: &Mesh) -> Result<(), String> {
         let mut graph = self.graph();
-        let count = mesh.device_count() as i64;
-        match graph.partitions {
-            Some(partitions) if partitions != count => {
-                Err(format!("{mesh} has {count} devices, and the program uses a mesh of {partitions} already"))
+        let own = mesh.sorted_devices();
+        match &graph.devices {
+            Some(devices) if devices.len() != own.len() => {
+                let (count, devices) = (own.len(), devices.len());
+                Err(format!("{mesh} has {count} devices, and the program uses a mesh of {devices} already"))
+            }
+            Some(devices) if devices != own => {
+                Err(format!("{mesh} has the devices {own:?}, and the program uses {devices:?} already"))
             }
             _ => {
-                graph.partitions = Some(count);
+                graph.devices = Some(own.to_vec());
                 Ok(())
             }
         }
+    }
+}
+
+/// One partition on each of these devices.
+fn device_assignment(devices: &[u32]) -> DeviceAssignmentProto {
+    let on = |&device: &u32| ComputationDevice { replica_device_ids: vec![device.into()], ..Default::default() };
+    DeviceAssignmentProto {
+        replica_count: 1,
+        computation_count: devices.len() as i32,
+        computation_devices: devices.iter().map(on).collect(),
+        ..Default::default()
     }
 }
 
@@ -251,13 +269,14 @@ fn assemble(graph: &Graph, results: &[OpId]) -> Result<HloModule, String> {
     let (computations, donations) = graph.with_results(results);
     let entry = computations.last().ok_or("there is no computation")?;
     let program_shape: ProgramShapeProto = (*entry.program_shape).clone();
-    let partitions = graph.partitions;
+    let partitions = graph.partitions();
     let shardings: Vec<Option<OpSharding>> = results.iter().map(|&result| graph.result_sharding(result)).collect();
     let mut proto = HloModuleProto {
         name: graph.name.clone(),
         entry_computation_name: entry.name.clone(),
         entry_computation_id: entry.id,
         host_program_shape: Some(program_shape).into(),
+        device_assignment: graph.devices.as_deref().map(device_assignment).into(),
         ..HloModuleProto::default()
     };
     for (parameter, result) in donations {

@@ -52,7 +52,7 @@ pub enum SpecError {
     #[error("the mesh has two axes '{axis}'")]
     AxisTwiceInMesh { axis: String },
     /// Other devices than the grid has places for.
-    #[error("a mesh of {grid} devices holds each of 0..{count} once, and [{given}] were given")]
+    #[error("a mesh of {grid} has places for {count} devices, each of them once, and [{given}] were given")]
     Devices { grid: String, count: usize, given: String },
     /// Other slices than the axes between them have places for.
     #[error("number of slices {slices} must equal the product of dcn_mesh_shape {shape}")]

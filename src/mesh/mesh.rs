@@ -1,15 +1,16 @@
-//! Meshes: the devices of a job, as a grid with names for its axes.
+//! Meshes: devices of a job, all or some, as a grid with names for its axes.
 
 use std::fmt;
 use std::sync::Arc;
 
-use super::device_order::{grid_size, is_permutation, joined};
+use super::device_order::{grid_size, joined};
 use super::{NamedSharding, PartitionSpec, SpecError};
 
 /// Devices in a grid whose axes have names, as `jax.sharding.Mesh`.
 ///
-/// Devices are global ids. Programs place one partition on each of them: partition d runs on device d, wherever that
-/// stands in the grid. Copies are cheap and share the grid.
+/// Devices are global ids. A mesh may have a part of the job's devices, and what lies on it concerns the processes only that
+/// have some of these. Programs place one partition on each of them, in the order of their ids and wherever they stand in the
+/// grid: on all devices of a job, partition d runs on device d. Copies are cheap and share the grid.
 ///
 /// ```
 /// use spmd_run::mesh::Mesh;
@@ -29,10 +30,13 @@ struct Grid {
     axes: Vec<(String, usize)>,
     /// Row-major over the axes.
     devices: Vec<u32>,
+    /// The same in ascending order.
+    sorted: Vec<u32>,
 }
 
 impl Mesh {
-    /// The devices 0, 1, 2, … in row-major order of these axes: neighbours on the last axis have neighbouring ids.
+    /// The devices 0, 1, 2, … in row-major order of these axes, as many as these have places for: neighbours on the last axis
+    /// have neighbouring ids.
     ///
     /// # Errors
     /// No axes, an axis of size 0, two axes of one name, or more devices than any machine has.
@@ -41,10 +45,10 @@ impl Mesh {
         Mesh::with_devices(axes, (0..count as u32).collect())
     }
 
-    /// The given devices in row-major order of these axes, each of `0..devices.len()` once.
+    /// The given devices in row-major order of these axes: `jax.sharding.Mesh`. They may be some of the job's only.
     ///
     /// # Errors
-    /// As of [`Mesh::new`], or the devices are others.
+    /// As of [`Mesh::new`], the devices are more or fewer than the axes have places for, or one is there twice.
     pub fn with_devices(axes: &[(&str, usize)], devices: Vec<u32>) -> Result<Mesh, SpecError> {
         if axes.is_empty() {
             return Err(SpecError::NoAxes);
@@ -56,12 +60,13 @@ impl Mesh {
                 return Err(SpecError::AxisTwiceInMesh { axis: (*name).to_owned() });
             }
         }
-        let numbers: Vec<usize> = devices.iter().map(|&device| device as usize).collect();
-        if devices.len() != count || !is_permutation(&numbers) {
+        let mut sorted = devices.clone();
+        sorted.sort_unstable();
+        if devices.len() != count || sorted.windows(2).any(|pair| pair[0] == pair[1]) {
             return Err(SpecError::Devices { grid: joined(&sizes, " × "), count, given: joined(&devices, ", ") });
         }
         let axes = axes.iter().map(|&(name, size)| (name.to_owned(), size)).collect();
-        Ok(Mesh(Arc::new(Grid { axes, devices })))
+        Ok(Mesh(Arc::new(Grid { axes, devices, sorted })))
     }
 
     /// Names and sizes of the axes, outermost first.
@@ -77,6 +82,16 @@ impl Mesh {
     /// The devices, row-major over the axes.
     pub fn devices(&self) -> &[u32] {
         &self.0.devices
+    }
+
+    /// The devices in ascending order: that of a program's partitions.
+    pub fn sorted_devices(&self) -> &[u32] {
+        &self.0.sorted
+    }
+
+    /// The partition that a program runs on a device; `None` if the mesh does not have it.
+    pub fn partition_of(&self, device: u32) -> Option<usize> {
+        self.0.sorted.binary_search(&device).ok()
     }
 
     /// How many devices the mesh has.
@@ -103,7 +118,9 @@ impl Mesh {
         let rest = (0..self.0.axes.len()).filter(|axis| !grouped.contains(axis));
         let order: Vec<usize> = rest.chain(grouped.iter().copied()).collect();
         let size: usize = grouped.iter().map(|&axis| self.0.axes[axis].1).product();
-        Ok(self.transposed(&order).chunks(size).map(<[u32]>::to_vec).collect())
+        let sizes: Vec<usize> = self.0.axes.iter().map(|axis| axis.1).collect();
+        let devices = super::device_order::transposed(&self.0.devices, &sizes, &order);
+        Ok(devices.chunks(size).map(<[u32]>::to_vec).collect())
     }
 
     /// The places of named axes among the mesh's.
@@ -121,10 +138,15 @@ impl Mesh {
         Ok(indices)
     }
 
-    /// The devices after the axes are put in this order.
+    /// The partitions of all devices, row-major over the axes after these are put in this order.
     pub(super) fn transposed(&self, order: &[usize]) -> Vec<u32> {
         let sizes: Vec<usize> = self.0.axes.iter().map(|axis| axis.1).collect();
-        super::device_order::transposed(&self.0.devices, &sizes, order)
+        super::device_order::transposed(&self.partitions(), &sizes, order)
+    }
+
+    /// The partitions of all devices, row-major over the axes.
+    pub(crate) fn partitions(&self) -> Vec<u32> {
+        self.0.devices.iter().filter_map(|&device| self.partition_of(device)).map(|place| place as u32).collect()
     }
 }
 

@@ -72,7 +72,7 @@ impl NamedSharding {
         Ok(())
     }
 
-    /// The same in XLA's terms, for an array of `rank` dimensions.
+    /// The same in XLA's terms, for an array of `rank` dimensions: its devices are the partitions of a program.
     ///
     /// # Errors
     /// The spec has more entries than that.
@@ -113,10 +113,9 @@ impl NamedSharding {
     /// As of [`NamedSharding::check`], or the mesh does not have the device.
     pub fn index_ranges(&self, dims: &[i64], device: usize) -> Result<Vec<Range<i64>>, SpecError> {
         self.check(dims)?;
-        if device >= self.mesh.device_count() {
-            return Err(SpecError::NoSuchDevice { device, mesh: self.mesh.to_string() });
-        }
-        let ranges = self.to_hlo(dims.len())?.index_range(dims, device)?;
+        let partition = u32::try_from(device).ok().and_then(|device| self.mesh.partition_of(device));
+        let missing = || SpecError::NoSuchDevice { device, mesh: self.mesh.to_string() };
+        let ranges = self.to_hlo(dims.len())?.index_range(dims, partition.ok_or_else(missing)?)?;
         Ok(ranges.unwrap_or_default())
     }
 }

@@ -4,15 +4,16 @@ use super::device_order::joined;
 use super::{Mesh, NamedSharding, SpecError};
 
 impl Mesh {
-    /// The attribute of an `sdy.mesh` operation: `<["data"=2, "model"=4]>`, with the devices where they are in another order
-    /// than their ids.
+    /// The attribute of an `sdy.mesh` operation: `<["data"=2, "model"=4]>`, with the program's partitions where they
+    /// are in another order than their numbers.
     pub fn to_shardy(&self) -> String {
         let axes: Vec<String> = self.axes().iter().map(|(name, size)| format!("{}={size}", quoted(name))).collect();
         let axes = axes.join(", ");
-        if self.devices().iter().copied().eq(0..self.device_count() as u32) {
+        let partitions = self.partitions();
+        if partitions.iter().copied().eq(0..self.device_count() as u32) {
             format!("<[{axes}]>")
         } else {
-            format!("<[{axes}], device_ids=[{}]>", joined(self.devices(), ", "))
+            format!("<[{axes}], device_ids=[{}]>", joined(&partitions, ", "))
         }
     }
 }

@@ -38,7 +38,7 @@ fn what_does_not_fit_is_named() {
     insta::assert_snapshot!(error(mesh().sharding(("data", "data"))), @"P('data', 'data') uses axis 'data' twice: an axis can cut one dimension only");
     insta::assert_snapshot!(Mesh::new(&[]).unwrap_err(), @"a mesh has at least one axis");
     insta::assert_snapshot!(Mesh::new(&[("x", 2), ("x", 2)]).unwrap_err(), @"the mesh has two axes 'x'");
-    insta::assert_snapshot!(Mesh::with_devices(&[("x", 2)], vec![1, 1]).unwrap_err(), @"a mesh of 2 devices holds each of 0..2 once, and [1, 1] were given");
+    insta::assert_snapshot!(Mesh::with_devices(&[("x", 2)], vec![1, 1]).unwrap_err(), @"a mesh of 2 has places for 2 devices, each of them once, and [1, 1] were given");
     insta::assert_snapshot!(Mesh::new(&[("x", 2), ("y", 0)]).unwrap_err(), @"invalid sharding: a grid of 2 × 0 devices");
 
     let rows = mesh().sharding(("model",)).unwrap();

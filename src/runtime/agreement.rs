@@ -16,7 +16,7 @@ pub type Fact = (String, String);
 pub struct Disagreement {
     /// The names of the facts in which they differ.
     pub facts: Vec<String>,
-    /// The first process that differs from process 0.
+    /// The first process that differs from the first one.
     pub process_index: u32,
     /// Each fact on a line of its own, then a line for each of its values.
     table: String,
@@ -38,7 +38,7 @@ impl World {
             return Ok(());
         }
         let all: Vec<Vec<Fact>> = self.all_gather(&format!("{name}/facts"), facts.to_vec())?;
-        match disagreement(&self.hosts(), &all) {
+        match disagreement(&self.processes(), &all) {
             Some(disagreement) => Err(disagreement.into()),
             None => Ok(()),
         }
@@ -55,13 +55,13 @@ impl World {
         disagreement: &Disagreement,
         program: &[u8],
     ) -> Result<String, WorldError> {
-        let other = disagreement.process_index;
+        let (reference, other) = (self.first(), disagreement.process_index);
         let theirs: Vec<u8> =
             self.from_process(other, &format!("{name}/theirs"), || Ok::<_, WorldError>(program.to_vec()))?;
         self.from_first(&format!("{name}/difference"), || {
             Ok(match (hlo::load(program, ""), hlo::load(&theirs, "")) {
                 (Ok(first), Ok(second)) => match hlo::first_difference(&first, &second) {
-                    Some(difference) => format!("the first difference of process 0 and {other} {difference}"),
+                    Some(difference) => format!("the first difference of process {reference} and {other} {difference}"),
                     None => "they differ in how they are written down only".to_owned(),
                 },
                 (Err(error), _) | (_, Err(error)) => format!("one of them cannot be read: {error}"),
@@ -70,7 +70,7 @@ impl World {
     }
 }
 
-fn disagreement(hosts: &[&str], all: &[Vec<Fact>]) -> Option<Disagreement> {
+fn disagreement(processes: &[(u32, &str)], all: &[Vec<Fact>]) -> Option<Disagreement> {
     let mut names: Vec<&String> = all.iter().flatten().map(|(name, _)| name).collect();
     let mut seen = std::collections::HashSet::new();
     names.retain(|name| seen.insert(*name));
@@ -82,18 +82,18 @@ fn disagreement(hosts: &[&str], all: &[Vec<Fact>]) -> Option<Disagreement> {
         };
         let values: Vec<String> = all.iter().map(value).collect();
         let Some(differs) = values.iter().position(|value| Some(value) != values.first()) else { continue };
-        found.process_index = found.process_index.min(differs as u32);
+        let differs = processes.get(differs).map_or(differs as u32, |(process, _)| *process);
+        found.process_index = found.process_index.min(differs);
         found.facts.push(name.clone());
-        let _ = write!(found.table, "\n{name}\n{}", by_value(hosts, &values));
+        let _ = write!(found.table, "\n{name}\n{}", by_value(processes, &values));
     }
     (!found.facts.is_empty()).then_some(found)
 }
 
-/// A line for each value, with the processes that have it. `hosts` and `values` are by process.
-pub(super) fn by_value(hosts: &[&str], values: &[String]) -> String {
+/// A line for each value, with the processes that have it, which are given with their hosts.
+pub(super) fn by_value(processes: &[(u32, &str)], values: &[String]) -> String {
     let mut groups: Vec<(&String, Vec<(u32, &str)>)> = Vec::new();
-    for (process, value) in values.iter().enumerate() {
-        let process = (process as u32, hosts.get(process).copied().unwrap_or_default());
+    for (&process, value) in processes.iter().zip(values) {
         match groups.iter_mut().find(|(other, _)| *other == value) {
             Some((_, processes)) => processes.push(process),
             None => groups.push((value, vec![process])),
@@ -113,7 +113,7 @@ mod tests {
         let facts = |program: &str, transport: &str| {
             vec![("program".to_owned(), program.to_owned()), ("--transport".to_owned(), transport.to_owned())]
         };
-        let hosts = ["host-a", "host-a", "host-b", "host-b"];
+        let hosts = [(0, "host-a"), (1, "host-a"), (2, "host-b"), (3, "host-b")];
         assert_eq!(disagreement(&hosts, &vec![facts("a", "auto"); 4]), None);
         let mut extra = facts("b", "auto");
         extra.push(("arg0".into(), "f32[4]".into()));

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::builder::{BuildError, Builder};
 use crate::dtype::DType;
@@ -12,16 +13,19 @@ use crate::pjrt::{Buffer, HostLayout};
 use crate::transport::Tag;
 
 use super::arrays::{GATHER, shape_text};
+use super::device_list::DeviceList;
 use super::{Program, Runtime, RuntimeError, multihost};
 
 /// An array of the whole job, as `jax.Array`: of one global shape, in parts that lie on the devices of its sharding. Each
 /// process holds those on its own devices.
 ///
-/// Every process makes the same arrays in the same order.
+/// The processes that have devices of the array's mesh make the same arrays in the same order.
 pub struct Array {
     dtype: DType,
     dims: Vec<i64>,
     sharding: HloSharding,
+    /// The devices that the sharding counts.
+    devices: Arc<DeviceList>,
     /// With the global ids of their devices, those of this process in order.
     shards: Vec<(usize, Buffer)>,
 }
@@ -55,8 +59,15 @@ pub enum ArrayError {
     File(#[from] FileError),
     #[error("{array} was donated to a run, which has used up its memory: take the result that has its place")]
     Donated { array: String },
-    #[error("{sharding} is for {of_mesh} devices, and the job has {of_job}")]
-    DeviceCount { sharding: String, of_mesh: usize, of_job: usize },
+    #[error(
+        "the array lies on the devices {from:?}, and {sharding} is for {to:?}: other devices get it by way of the host, with \
+         Array::all_gather_to_host and Array::from_host"
+    )]
+    OtherDevices { sharding: String, from: Vec<u32>, to: Vec<u32> },
+    #[error(
+        "{array} lies on the devices {devices:?}, which are not of all processes, and only arrays of all can be saved"
+    )]
+    NotOfAll { array: String, devices: Vec<u32> },
     #[error("the part of {array} at [{index}] is {expected}, and {given} was given")]
     Part { array: String, index: String, expected: String, given: String },
     #[error(
@@ -77,23 +88,30 @@ impl Array {
     /// The sharding does not fit the array or the job, or the devices have no room.
     pub fn from_host(runtime: &Runtime, whole: &HostArray, sharding: &NamedSharding) -> Result<Array, ArrayError> {
         let dims = whole.dims_i64();
-        let hlo = checked(runtime, &dims, sharding)?;
-        Array::cut(runtime, whole, hlo)
+        let (hlo, devices) = checked(runtime, &dims, sharding)?;
+        Array::cut(runtime, whole, hlo, devices)
     }
 
     /// As [`Array::from_host`], for a sharding that fits the job.
-    pub(super) fn cut(runtime: &Runtime, whole: &HostArray, sharding: HloSharding) -> Result<Array, ArrayError> {
-        Array::from_parts(runtime, whole.dtype(), whole.dims_i64(), sharding, |sharding, device| {
-            Ok(sharding.shard(whole, device)?.into_owned())
+    pub(super) fn cut(
+        runtime: &Runtime,
+        whole: &HostArray,
+        sharding: HloSharding,
+        devices: Arc<DeviceList>,
+    ) -> Result<Array, ArrayError> {
+        Array::from_parts(runtime, whole.dtype(), whole.dims_i64(), (sharding, devices), |sharding, partition| {
+            Ok(sharding.shard(whole, partition)?.into_owned())
         })
     }
 
-    /// A copy of the array on every device.
+    /// A copy of the array on every device of the job; on those of a mesh it is [`from_host`](Array::from_host) with
+    /// `mesh.sharding(())`.
     ///
     /// # Errors
     /// The devices have no room.
     pub fn replicated(runtime: &Runtime, whole: &HostArray) -> Result<Array, ArrayError> {
-        Array::from_parts(runtime, whole.dtype(), whole.dims_i64(), HloSharding::Replicated, |_, _| Ok(whole.clone()))
+        let everywhere = (HloSharding::Replicated, Arc::clone(&runtime.devices));
+        Array::from_parts(runtime, whole.dtype(), whole.dims_i64(), everywhere, |_, _| Ok(whole.clone()))
     }
 
     /// An array whose parts are what `part` makes for ranges of indices, asked only for the devices of this process:
@@ -153,10 +171,10 @@ impl Array {
         sharding: &NamedSharding,
         mut part: impl FnMut(&[Range<i64>]) -> Result<HostArray, E>,
     ) -> Result<Array, E> {
-        let hlo = checked(runtime, dims, sharding)?;
+        let place = checked(runtime, dims, sharding)?;
         let mut known: HashMap<Vec<Range<i64>>, HostArray> = HashMap::new();
-        Array::from_parts(runtime, dtype, dims.to_vec(), hlo, |sharding, device| {
-            let index = sharding.index_range(dims, device).map_err(ArrayError::from)?.unwrap_or_default();
+        Array::from_parts(runtime, dtype, dims.to_vec(), place, |sharding, partition| {
+            let index = sharding.index_range(dims, partition).map_err(ArrayError::from)?.unwrap_or_default();
             if let Some(data) = known.get(&index) {
                 return Ok(data.clone());
             }
@@ -177,11 +195,11 @@ impl Array {
         dims: &[i64],
         sharding: &NamedSharding,
     ) -> Result<Array, ArrayError> {
-        let hlo = checked(runtime, dims, sharding)?;
+        let (hlo, devices) = checked(runtime, dims, sharding)?;
         let array = || shape_text(local.dtype(), dims);
         let mut block: Option<Vec<Range<i64>>> = None;
-        for device in runtime.local_device_ids() {
-            let index = hlo.index_range(dims, device as usize)?.unwrap_or_default();
+        for (_, partition) in devices.of(runtime.process_index(), &runtime.topology) {
+            let index = hlo.index_range(dims, partition)?.unwrap_or_default();
             block = Some(match block {
                 None => index,
                 Some(block) => {
@@ -200,8 +218,8 @@ impl Array {
                 given: local.shape_text(),
             });
         }
-        Array::from_parts(runtime, local.dtype(), dims.to_vec(), hlo, |sharding, device| {
-            let index = sharding.index_range(dims, device)?.unwrap_or_default();
+        Array::from_parts(runtime, local.dtype(), dims.to_vec(), (hlo, devices), |sharding, partition| {
+            let index = sharding.index_range(dims, partition)?.unwrap_or_default();
             let start: Vec<usize> =
                 index.iter().zip(&block).map(|(own, block)| (own.start - block.start) as usize).collect();
             let extent: Vec<usize> = index.iter().map(|range| (range.end - range.start) as usize).collect();
@@ -209,20 +227,21 @@ impl Array {
         })
     }
 
-    /// Loads the part of each of this process's devices.
+    /// Loads the part of each of this process's devices, which `part` makes by partition.
     fn from_parts<E: From<ArrayError>>(
         runtime: &Runtime,
         dtype: DType,
         dims: Vec<i64>,
-        sharding: HloSharding,
+        (sharding, devices): (HloSharding, Arc<DeviceList>),
         mut part: impl FnMut(&HloSharding, usize) -> Result<HostArray, E>,
     ) -> Result<Array, E> {
         let expected = sharding.shard_shape(&dims).map_err(ArrayError::from)?;
         let mut shards = Vec::new();
         for (device, id) in runtime.client.addressable_devices().iter().zip(runtime.local_device_ids()) {
-            let data = part(&sharding, id as usize)?;
+            let Some(partition) = devices.partition_of(id) else { continue };
+            let data = part(&sharding, partition)?;
             if data.dtype() != dtype || data.dims_i64() != expected {
-                let index = sharding.index_range(&dims, id as usize).map_err(ArrayError::from)?.unwrap_or_default();
+                let index = sharding.index_range(&dims, partition).map_err(ArrayError::from)?.unwrap_or_default();
                 return Err(E::from(ArrayError::Part {
                     array: shape_text(dtype, &dims),
                     index: ranges_text(&index),
@@ -233,7 +252,7 @@ impl Array {
             let buffer = runtime.client.buffer_from_host(data.data(), dtype, &expected, HostLayout::RowMajor, device);
             shards.push((id as usize, buffer.map_err(|error| ArrayError::from(RuntimeError::from(error)))?));
         }
-        Ok(Array { dtype, dims, sharding, shards })
+        Ok(Array { dtype, dims, sharding, devices, shards })
     }
 
     /// A result of a program.
@@ -241,20 +260,27 @@ impl Array {
         dtype: DType,
         dims: Vec<i64>,
         sharding: HloSharding,
+        devices: Arc<DeviceList>,
         shards: Vec<(usize, Buffer)>,
     ) -> Array {
-        Array { dtype, dims, sharding, shards }
+        Array { dtype, dims, sharding, devices, shards }
     }
 
-    /// The array on other devices, or cut otherwise: `jax.device_put` of an array that is there already. It compiles a
-    /// program; what is needed at every step is better part of the step's own ([`Op::with_sharding`]).
+    /// The array cut otherwise, or in another order of the same devices: `jax.device_put` of an array that is there already.
+    /// It compiles a program; what is needed at every step is better part of the step's own ([`Op::with_sharding`]).
     ///
     /// [`Op::with_sharding`]: crate::builder::Op::with_sharding
     ///
     /// # Errors
-    /// The sharding does not fit the array or the job, the array was donated, or a device or another process fails.
+    /// The sharding does not fit the array or is for other devices, the array was donated, or a device or another process
+    /// fails.
     pub fn reshard(&self, runtime: &Runtime, sharding: &NamedSharding) -> Result<Array, ArrayError> {
-        checked(runtime, &self.dims, sharding)?;
+        sharding.check(&self.dims)?;
+        let (from, to) = (self.devices.ids(), sharding.mesh().sorted_devices());
+        if from != to {
+            let (from, to) = (from.to_vec(), to.to_vec());
+            return Err(ArrayError::OtherDevices { sharding: sharding.to_string(), from, to });
+        }
         let builder = Builder::new("reshard");
         let moved = builder.placed_parameter(self.dtype, &self.dims, &self.sharding).with_sharding(sharding);
         let program = Program::compile(runtime, builder.build(&[moved])?)?;
@@ -272,9 +298,25 @@ impl Array {
         &self.dims
     }
 
-    /// Which device holds which part, in XLA's terms.
+    /// Which device holds which part, in XLA's terms: its devices are the partitions of a program.
     pub fn sharding(&self) -> &HloSharding {
         &self.sharding
+    }
+
+    /// Global ids of the devices that the array lies on, in the order of a program's partitions.
+    pub fn devices(&self) -> &[u32] {
+        self.devices.ids()
+    }
+
+    /// The part of a partition, with its device, if that is one of this process.
+    fn part_of(&self, partition: usize) -> Option<(usize, &Buffer)> {
+        let device = *self.devices.ids().get(partition)? as usize;
+        Some((device, self.buffer(device)?))
+    }
+
+    /// The partition on a device.
+    fn partition_of(&self, device: usize) -> usize {
+        self.devices.partition_of(device as u32).unwrap_or(0)
     }
 
     /// As in `f32[8,4]`.
@@ -291,11 +333,14 @@ impl Array {
     /// make up the array once.
     pub(crate) fn owned_parts(&self) -> Result<Vec<Shard>, ArrayError> {
         self.check_alive()?;
+        if self.devices.processes().len() < self.devices.world().process_count() as usize {
+            return Err(ArrayError::NotOfAll { array: self.shape_text(), devices: self.devices.ids().to_vec() });
+        }
         let dims: Vec<usize> = self.sharding.shard_shape(&self.dims)?.iter().map(|&dim| dim as usize).collect();
         let mut parts = Vec::new();
-        for device in self.sharding.owners()? {
-            let Some(buffer) = self.buffer(device) else { continue };
-            let Some(index) = self.sharding.index_range(&self.dims, device)? else { continue };
+        for partition in self.sharding.owners()? {
+            let Some((device, buffer)) = self.part_of(partition) else { continue };
+            let Some(index) = self.sharding.index_range(&self.dims, partition)? else { continue };
             let extent: Vec<usize> = index.iter().map(|range| (range.end - range.start) as usize).collect();
             let padded = HostArray::new(self.dtype, dims.clone(), buffer.to_host().map_err(RuntimeError::from)?)?;
             let data = if extent == dims { padded } else { padded.part(&vec![0; dims.len()], &extent)? };
@@ -323,7 +368,8 @@ impl Array {
         let dims: Vec<usize> = self.sharding.shard_shape(&self.dims)?.iter().map(|&dim| dim as usize).collect();
         let shard = |(device, buffer): &(usize, Buffer)| {
             let data = buffer.to_host().map_err(RuntimeError::from)?;
-            let index = self.sharding.index_range(&self.dims, *device)?.unwrap_or_default();
+            let partition = self.partition_of(*device);
+            let index = self.sharding.index_range(&self.dims, partition)?.unwrap_or_default();
             Ok(Shard { device: *device, index, data: HostArray::new(self.dtype, dims.clone(), data)? })
         };
         self.shards.iter().map(shard).collect()
@@ -341,47 +387,50 @@ impl Array {
             let dims: Vec<usize> = self.dims.iter().map(|&dim| dim as usize).collect();
             return Ok(HostArray::new(self.dtype, dims, data)?);
         }
-        let shards = self.addressable_shards()?.into_iter().map(|shard| (shard.device, shard.data));
+        let shards = self.addressable_shards()?.into_iter();
+        let shards = shards.map(|shard| (self.partition_of(shard.device), shard.data));
         self.sharding.assemble(&self.dims, self.dtype, shards).map_err(|error| match error {
             ShardingError::MissingShards { .. } => ArrayError::NotAddressable { array: self.shape_text() },
             other => other.into(),
         })
     }
 
-    /// The whole array in the host memory of every process; all processes call it. The bytes cross the network once for
+    /// The whole array in the host memory of every process that has devices of its mesh; these call it together. The bytes cross the network once for
     /// each process that lacks them, so it is for results, not for what a program computes with.
     ///
     /// # Errors
     /// The array was donated, or a device or another process fails.
     pub fn all_gather_to_host(&self, runtime: &Runtime) -> Result<HostArray, ArrayError> {
         self.check_alive()?;
-        let gathering = runtime.next_gathering();
+        let gathering = self.devices.next_gathering();
         if runtime.transport.is_none() || self.sharding.is_whole() {
             return self.to_host();
         }
         let dims: Vec<usize> = self.sharding.shard_shape(&self.dims)?.iter().map(|&dim| dim as usize).collect();
         let size = dims.iter().product::<usize>() * self.dtype.size();
         let mut parts = Vec::new();
-        for device in self.sharding.owners()? {
-            let owner = runtime.topology.process_of(device as u32).unwrap_or(0);
-            let tag = Tag([GATHER, gathering, u64::MAX, 0, device as u64]);
-            let data = multihost::spread(runtime, owner, tag, size, || match self.buffer(device) {
-                Some(buffer) => Ok(buffer.to_host()?),
+        for partition in self.sharding.owners()? {
+            let owner = self.devices.process_of(partition, &runtime.topology);
+            let tag = Tag([GATHER, gathering, u64::MAX, 0, partition as u64]);
+            let data = multihost::spread(runtime, &self.devices, owner, tag, size, || match self.part_of(partition) {
+                Some((_, buffer)) => Ok(buffer.to_host()?),
                 None => Err(RuntimeError::OtherRuntime),
             })?;
-            parts.push((device, HostArray::new(self.dtype, dims.clone(), data)?));
+            parts.push((partition, HostArray::new(self.dtype, dims.clone(), data)?));
         }
         Ok(self.sharding.assemble(&self.dims, self.dtype, parts)?)
     }
 }
 
-fn checked(runtime: &Runtime, dims: &[i64], sharding: &NamedSharding) -> Result<HloSharding, ArrayError> {
+/// How and where an array of this shape lies.
+fn checked(
+    runtime: &Runtime,
+    dims: &[i64],
+    sharding: &NamedSharding,
+) -> Result<(HloSharding, Arc<DeviceList>), ArrayError> {
     sharding.check(dims)?;
-    let (of_mesh, of_job) = (sharding.mesh().device_count(), runtime.topology.device_count());
-    if of_mesh != of_job {
-        return Err(ArrayError::DeviceCount { sharding: sharding.to_string(), of_mesh, of_job });
-    }
-    Ok(sharding.to_hlo(dims.len())?)
+    let devices = runtime.device_list(sharding.mesh().sorted_devices())?;
+    Ok((sharding.to_hlo(dims.len())?, devices))
 }
 
 fn ranges_text(ranges: &[Range<i64>]) -> String {

@@ -1,6 +1,7 @@
 //! Global arrays on their way to devices and back.
 
 use std::io::IoSlice;
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::dtype::DType;
@@ -9,8 +10,9 @@ use crate::mesh::{HloSharding, ShardingError};
 use crate::pjrt::{Buffer, Client, Device, HostLayout};
 use crate::transport::{Receive, Segment, Tag, Transport, Wait};
 
+use super::device_list::DeviceList;
 use super::error::ArgumentError;
-use super::{Runtime, RuntimeError};
+use super::{Runtime, RuntimeError, Topology};
 
 /// The shape of a global argument or result, and how its devices share it.
 #[derive(Clone, Debug, PartialEq)]
@@ -169,14 +171,15 @@ fn split_replicas(
         .collect()
 }
 
-/// Puts a result together on process 0 from the shards of all processes; other processes get `None`. In a program of
+/// Puts a result together on process 0, or the first one that has devices of the program, from the shards of all; other
+/// processes get `None`. In a program of
 /// several replicas the result has a leading dimension with each replica's array.
 pub(super) fn gather(
     runtime: &Runtime,
     (gathering, index): (u64, usize),
     result: &GlobalArray,
     shards: &[(Place, &Buffer)],
-    layout: JobLayout,
+    layout: &JobLayout,
 ) -> Result<Option<HostArray>, RuntimeError> {
     let in_result = |source: ArgumentError| RuntimeError::Result { index, source };
     let shard_dims = result.sharding.shard_shape(&result.dims).map_err(|error| in_result(error.into()))?;
@@ -185,29 +188,30 @@ pub(super) fn gather(
     let deadline = Instant::now() + runtime.world.limit();
     let wait = Wait { deadline, judge: &|_| None };
     let transport = runtime.transport.as_deref();
+    let root = layout.device_list.world().first();
     let mut replicas = Vec::new();
     for replica in 0..layout.replicas {
         let mut parts = Vec::new();
         for &partition in &owners {
             let place = Place { replica, partition };
             let tag = Tag([GATHER, gathering, index as u64, replica as u64, partition as u64]);
-            let owner = layout.process_of(place);
+            let owner = layout.process_of(place, runtime.topology());
             if owner == layout.process_index {
                 let Some((_, buffer)) = shards.iter().find(|(other, _)| *other == place) else { continue };
                 let data = buffer.to_host()?;
-                if layout.process_index == 0 {
+                if layout.process_index == root {
                     parts.push((partition, data));
                 } else if let Some(transport) = transport {
-                    transport.send(0, tag, &[IoSlice::new(&data)], &wait)?;
+                    transport.send(root, tag, &[IoSlice::new(&data)], &wait)?;
                 }
-            } else if layout.process_index == 0
+            } else if layout.process_index == root
                 && let Some(transport) = transport
             {
                 let size = shard_dims.iter().product::<usize>() * result.dtype.size();
                 parts.push((partition, receive(transport, owner, tag, size, &wait)?));
             }
         }
-        if layout.process_index == 0 {
+        if layout.process_index == root {
             let parts: Result<Vec<_>, ArgumentError> = parts
                 .into_iter()
                 .map(|(partition, data)| Ok((partition, HostArray::new(result.dtype, shard_dims.clone(), data)?)))
@@ -216,24 +220,28 @@ pub(super) fn gather(
             replicas.push(whole.map_err(in_result)?);
         }
     }
-    if layout.process_index != 0 {
+    if layout.process_index != root {
         return Ok(None);
     }
     stack(replicas, layout.replicas).map_err(|error| in_result(error.into()))
 }
 
 /// Which device of which process runs what.
-#[derive(Clone, Copy)]
 pub(super) struct JobLayout {
     pub replicas: usize,
     pub partitions: usize,
-    pub devices_per_process: usize,
+    pub device_list: Arc<DeviceList>,
     pub process_index: u32,
 }
 
 impl JobLayout {
-    fn process_of(&self, place: Place) -> u32 {
-        ((place.replica * self.partitions + place.partition) / self.devices_per_process) as u32
+    /// The number of a device among those of the program.
+    pub fn number(&self, place: Place) -> usize {
+        place.replica * self.partitions + place.partition
+    }
+
+    fn process_of(&self, place: Place, topology: &Topology) -> u32 {
+        self.device_list.process_of(self.number(place), topology)
     }
 }
 

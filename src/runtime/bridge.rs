@@ -25,9 +25,9 @@ pub struct RunContext {
     pub collectives: Arc<ProgramCollectives>,
     /// Which execution of the program this is; the same on every process.
     pub run: u64,
-    /// The global id of this process's first device.
-    pub first_device: u32,
-    /// Partitions of the program: device d runs partition d mod `partitions` of replica d div `partitions`.
+    /// The number in the program of each of this process's devices; any for those that do not run it.
+    pub logical_ids: Arc<[u32]>,
+    /// Partitions of the program: the device with number d runs partition d mod `partitions` of replica d div `partitions`.
     pub partitions: u32,
 }
 
@@ -181,7 +181,8 @@ fn logical_id(frame: &CallFrame<'_>) -> Outcome {
 
 fn write_logical_id(frame: &CallFrame<'_>) -> Result<(), FfiError> {
     let (context, device) = place(frame)?;
-    let device = context.first_device + device;
+    let own = context.logical_ids.get(device as usize);
+    let device = *own.ok_or_else(|| invalid(format!("the program does not run on local device {device}")))?;
     let id = match frame.attr("kind") {
         Some(Attr::Str("replica")) => device / context.partitions.max(1),
         Some(Attr::Str("partition")) => device % context.partitions.max(1),

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::pjrt::{Client, LoadedExecutable};
 
+use super::device_list::DeviceList;
 use super::pipeline::CompilerInput;
 use super::{Runtime, RuntimeError};
 
@@ -69,10 +70,11 @@ impl CompilationCache {
     }
 }
 
-/// Compiles a program, the job's `id`-th, named `name`. On each host the first process does so, or finds the executable in
-/// the cache; the others load what it has.
+/// Compiles a program with this `id` and `name`. On each host the first process that takes part does so, or finds the
+/// executable in the cache; the others load what it has, unless each compiles for other ones of its devices.
 pub(super) fn compile(
     runtime: &Runtime,
+    devices: &DeviceList,
     id: u64,
     name: &str,
     input: CompilerInput,
@@ -80,8 +82,10 @@ pub(super) fn compile(
     let client = &runtime.client;
     let hosts = runtime.transport.as_ref().map(|transport| transport.hosts()).unwrap_or_default();
     let here = runtime.world.process_index();
-    let first = hosts.get(here as usize).copied().unwrap_or(here);
-    let is_shared = hosts.iter().filter(|&&host| host == first).count() > 1;
+    let host = |process: u32| hosts.get(process as usize).copied().unwrap_or(process);
+    let neighbours = || devices.processes().iter().copied().filter(|&process| host(process) == host(here));
+    let first = neighbours().next().unwrap_or(here);
+    let is_shared = neighbours().count() > 1 && input.options.device_assignment.is_none();
     if !is_shared && runtime.compilation_cache.get().is_none() {
         return Ok(input.compile(client)?);
     }

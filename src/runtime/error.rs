@@ -75,6 +75,18 @@ pub enum RuntimeError {
     PartitionedBefore,
     #[error("argument {index}: {source}")]
     Step { index: usize, source: StepError },
+    #[error("the mesh names device {device}, and the job has {count} devices")]
+    NoSuchDevice { device: u32, count: usize },
+    #[error(
+        "process {process} has none of the devices {devices:?}: arrays and programs on a mesh are for the processes that have \
+         devices in it (Runtime::takes_part)"
+    )]
+    NotTakingPart { process: u32, devices: Vec<u32> },
+    #[error(
+        "a program on the devices {devices:?} would have more of them in one process than in another: it needs the same \
+         number in each process that takes part"
+    )]
+    UnevenMesh { devices: Vec<u32> },
     #[error("an argument lies on the devices of another runtime")]
     OtherRuntime,
     #[error(
@@ -114,6 +126,8 @@ pub enum StepError {
     Shape { given: String, expected: String },
     #[error("lies on the devices as {given}, the program takes it as {expected}: see Array::reshard")]
     Sharding { given: String, expected: String },
+    #[error("lies on the devices {given:?}, the program runs on {expected:?}")]
+    Devices { given: Vec<u32>, expected: Vec<u32> },
     #[error("was donated to an earlier run, which has used up its memory")]
     Donated,
 }

@@ -21,6 +21,7 @@ use crate::proto;
 use crate::trace::{self, Event};
 
 use super::arrays::{self, Arguments, GlobalArray, JobLayout, Place};
+use super::device_list::DeviceList;
 use super::native::{self, GlobalProgram};
 use super::pipeline::{CompilerInput, Pipeline};
 use super::{Plan, Runtime, RuntimeError, bridge, compilation};
@@ -31,8 +32,8 @@ pub struct Executable<'a> {
     /// The same on every process.
     id: u64,
     layout: JobLayout,
-    /// Global id of this process's first device.
-    first_device: u32,
+    /// The number in the program of each of this process's devices.
+    logical_ids: Arc<[u32]>,
     name: String,
     notes: Vec<String>,
     parameters: Vec<GlobalArray>,
@@ -121,13 +122,25 @@ struct PreparedArray {
 
 impl<'a> Executable<'a> {
     /// Compiles a program for all devices of the job. Process 0 gives the program.
-    pub fn compile(runtime: &'a Runtime, plan: Plan, mut program: Option<Program>) -> Result<Self, RuntimeError> {
-        let id = runtime.next_program();
+    pub fn compile(runtime: &'a Runtime, plan: Plan, program: Option<Program>) -> Result<Self, RuntimeError> {
+        Executable::compile_on(runtime, Arc::clone(&runtime.devices), plan, program)
+    }
+
+    /// As [`compile`](Self::compile), for some devices. Only processes that have some of them call it, and the first of these
+    /// gives the program.
+    pub(super) fn compile_on(
+        runtime: &'a Runtime,
+        devices: Arc<DeviceList>,
+        plan: Plan,
+        mut program: Option<Program>,
+    ) -> Result<Self, RuntimeError> {
+        let id = devices.next_program();
+        let world = devices.world();
         let start = Instant::now();
-        let phase =
-            trace::phase(if runtime.process_index() == 0 { "prepare" } else { "wait for process 0 to prepare" });
-        let prepared = runtime.world.from_first(&format!("program/{id}"), || {
-            prepare(runtime, plan, program.as_mut().ok_or(RuntimeError::NoProgram)?)
+        let is_first = runtime.process_index() == world.first();
+        let phase = trace::phase(if is_first { "prepare" } else { "wait for the first process to prepare" });
+        let prepared = world.from_first(&format!("program/{id}"), || {
+            prepare(runtime, &devices, plan, program.as_mut().ok_or(RuntimeError::NoProgram)?)
         })?;
         drop(phase);
         let prepared_after = start.elapsed();
@@ -136,11 +149,11 @@ impl<'a> Executable<'a> {
         }
         let phase = trace::phase("compile");
         let Loaded { executable: mut loaded, parameters, results, donated } =
-            prepared.load(runtime, id, plan, program.as_ref())?;
+            prepared.load(runtime, &devices, id, plan, program.as_ref())?;
         drop(phase);
         phase::enter(&format!("running '{}'", prepared.name));
         let phase = trace::phase("wait until all have compiled");
-        runtime.world.barrier(&format!("compiled/{id}"))?;
+        world.barrier(&format!("compiled/{id}"))?;
         drop(phase);
         tracing::debug!(
             "prepared in {prepared_after:?}, compiled everywhere {:?} later",
@@ -153,35 +166,36 @@ impl<'a> Executable<'a> {
         loaded.declare_parameters(parameters.iter().map(|it| it.dtype).zip(shards.iter().map(Vec::as_slice)))?;
         let collectives = match prepared.module {
             PreparedModule::Whole | PreparedModule::Global(_) => None,
-            PreparedModule::Lowered(_) => Some(runtime.communicator.program(id, prepared.collectives)?),
+            PreparedModule::Lowered(_) => Some(runtime.communicator.program(id, devices.of_job(prepared.collectives))?),
         };
         let (replicas, partitions) = (plan.replicas as usize, plan.partitions as usize);
-        let global_ids = match runtime.is_native {
-            true => native::global_ids(&loaded, &runtime.topology),
-            false => runtime.local_device_ids(),
-        };
-        let places = global_ids
-            .iter()
-            .map(|&id| id as usize)
-            .map(|id| Place { replica: id / partitions, partition: id % partitions });
-        let devices = loaded.addressable_devices().iter().cloned().zip(places).collect();
+        let numbers = loaded.addressable_devices().iter().map(|device| {
+            let number = runtime.global_id(device).and_then(|id| devices.partition_of(id));
+            number.ok_or(RuntimeError::OtherRuntime)
+        });
+        let numbers: Vec<usize> = numbers.collect::<Result<_, _>>()?;
+        let places =
+            numbers.iter().map(|number| Place { replica: number / partitions, partition: number % partitions });
+        let of_program = loaded.addressable_devices().iter().cloned().zip(places).collect();
+        let local = runtime.local_device_ids().into_iter();
+        let logical_ids = local.map(|id| devices.partition_of(id).unwrap_or_default() as u32).collect();
         Ok(Executable {
             runtime,
             id,
             layout: JobLayout {
                 replicas,
                 partitions,
-                devices_per_process: plan.devices_per_process as usize,
+                device_list: devices,
                 process_index: runtime.world.process_index(),
             },
-            first_device: global_ids.first().copied().unwrap_or(0),
+            logical_ids,
             name: prepared.name,
             notes: prepared.notes,
             parameters,
             results,
             donated,
             loaded,
-            devices,
+            devices: of_program,
             collectives,
             runs: AtomicU64::new(0),
             gatherings: AtomicU64::new(0),
@@ -220,8 +234,14 @@ impl<'a> Executable<'a> {
 
     /// Global ids of this process's devices, in the order in which they take arguments.
     pub(super) fn device_ids(&self) -> Vec<usize> {
-        let id = |place: Place| place.replica * self.layout.partitions + place.partition;
-        self.devices.iter().map(|(_, place)| id(*place)).collect()
+        let ids = self.layout.device_list.ids();
+        let places = self.devices.iter().map(|(_, place)| self.layout.number(*place));
+        places.filter_map(|number| ids.get(number)).map(|&id| id as usize).collect()
+    }
+
+    /// The devices of all processes that it runs on.
+    pub(super) fn device_list(&self) -> &Arc<DeviceList> {
+        &self.layout.device_list
     }
 
     /// Cuts global arrays into shards and loads those of this process's devices. In a program of several replicas, an
@@ -252,7 +272,7 @@ impl<'a> Executable<'a> {
             bridge::Run::begin(bridge::RunContext {
                 collectives: Arc::clone(collectives),
                 run,
-                first_device: self.first_device,
+                logical_ids: Arc::clone(&self.logical_ids),
                 partitions: self.layout.partitions as u32,
             })
         });
@@ -273,7 +293,8 @@ impl<'a> Executable<'a> {
         for ((_, place), end) in self.devices.iter().zip(&*ends) {
             // The plugin may let us go before it calls back.
             let end = Some(end.load(Ordering::Acquire)).filter(|end| *end > 0).unwrap_or_else(trace::now);
-            let device = (place.replica * self.layout.partitions + place.partition) as u32 - self.first_device;
+            let number = self.layout.number(*place) as u32;
+            let device = self.logical_ids.iter().position(|own| *own == number).unwrap_or(0) as u32;
             recorder.push(&Event::Step { device, program: self.id as u32, run, start, end });
         }
         outcome?;
@@ -293,7 +314,7 @@ impl<'a> Executable<'a> {
         Ok((results, seconds))
     }
 
-    /// Puts the global results together on process 0; other processes get none. In a program of several replicas,
+    /// Puts the global results together on process 0, or the first one that takes part; other processes get none. In a program of several replicas,
     /// each result has a leading dimension with the array of each replica.
     pub fn gather(&self, results: &Results) -> Result<Vec<HostArray>, RuntimeError> {
         let _phase = trace::phase("gather results");
@@ -302,7 +323,7 @@ impl<'a> Executable<'a> {
         for (index, result) in self.results.iter().enumerate() {
             let of_devices = results.buffers.iter().filter_map(|buffers| buffers.get(index));
             let shards: Vec<(Place, &Buffer)> = self.devices.iter().map(|(_, place)| *place).zip(of_devices).collect();
-            arrays.extend(arrays::gather(self.runtime, (gathering, index), result, &shards, self.layout)?);
+            arrays.extend(arrays::gather(self.runtime, (gathering, index), result, &shards, &self.layout)?);
         }
         Ok(arrays)
     }
@@ -321,15 +342,20 @@ impl StepTimes {
     }
 }
 
-/// Decides on process 0 how a program is run, and makes what all processes need for it.
-fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepared, RuntimeError> {
+/// Decides on the first process how a program is run, and makes what all processes need for it.
+fn prepare(
+    runtime: &Runtime,
+    devices: &DeviceList,
+    plan: Plan,
+    program: &mut Program,
+) -> Result<Prepared, RuntimeError> {
     let layout = lower::Layout {
         replicas: plan.replicas.into(),
         partitions: plan.partitions.into(),
-        devices_per_process: runtime.topology.devices_per_process(),
+        devices_per_process: vec![plan.devices_per_process; devices.processes().len()],
     };
     if runtime.is_native {
-        return prepare_native(runtime, plan, program);
+        return prepare_native(runtime, devices, plan, program);
     }
     let pipeline = Pipeline::new(runtime.client.plugin(), program, &layout)?;
     let is_cpu = runtime.client.platform_name()? == "cpu";
@@ -361,8 +387,13 @@ fn prepare(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepa
 }
 
 /// For a plugin that sees all devices, which partitions the program itself.
-fn prepare_native(runtime: &Runtime, plan: Plan, program: &mut Program) -> Result<Prepared, RuntimeError> {
-    let (global, name, notes) = native::prepare_program(program, plan, &runtime.topology)?;
+fn prepare_native(
+    runtime: &Runtime,
+    devices: &DeviceList,
+    plan: Plan,
+    program: &mut Program,
+) -> Result<Prepared, RuntimeError> {
+    let (global, name, notes) = native::prepare_program(program, plan, devices, &runtime.topology)?;
     Ok(Prepared {
         name,
         notes,
@@ -395,10 +426,17 @@ struct Loaded {
 
 impl Prepared {
     /// Compiles for this process's devices, as the job's `id`-th program.
-    fn load(&self, runtime: &Runtime, id: u64, plan: Plan, program: Option<&Program>) -> Result<Loaded, RuntimeError> {
+    fn load(
+        &self,
+        runtime: &Runtime,
+        devices: &DeviceList,
+        id: u64,
+        plan: Plan,
+        program: Option<&Program>,
+    ) -> Result<Loaded, RuntimeError> {
         let plugin = runtime.client.plugin();
         phase::enter(&format!("compiling '{}'", self.name));
-        let input = match (&self.module, program) {
+        let mut input = match (&self.module, program) {
             (PreparedModule::Global(global), _) => {
                 let native::Compiled { executable, signature, donations } = global.compile(&runtime.client, plan)?;
                 let arrays = |arrays: &[partition::GlobalArg]| -> Result<Vec<GlobalArray>, RuntimeError> {
@@ -418,16 +456,18 @@ impl Prepared {
                 CompilerInput::lowered(module.clone(), plan, runtime.world.limit(), self.tupled)
             }
         };
+        input.options.device_assignment = devices.assignment_on(runtime, input.options.num_partitions);
         library_calls::register(plugin, self.library_calls.iter().map(String::as_str))?;
-        let executable = compilation::compile(runtime, id, &self.name, input).map_err(|error| match error {
-            RuntimeError::Pjrt(source)
-                if matches!(source.code(), Some(ErrorCode::NotFound | ErrorCode::Unimplemented))
-                    && !self.unknown.is_empty() =>
-            {
-                RuntimeError::CustomCallRefused { source: Box::new(source), unknown: self.unknown.clone() }
-            }
-            error => error,
-        })?;
+        let executable =
+            compilation::compile(runtime, devices, id, &self.name, input).map_err(|error| match error {
+                RuntimeError::Pjrt(source)
+                    if matches!(source.code(), Some(ErrorCode::NotFound | ErrorCode::Unimplemented))
+                        && !self.unknown.is_empty() =>
+                {
+                    RuntimeError::CustomCallRefused { source: Box::new(source), unknown: self.unknown.clone() }
+                }
+                error => error,
+            })?;
         let arrays = |arrays: &[PreparedArray]| arrays.iter().map(PreparedArray::decode).collect::<Result<_, _>>();
         Ok(Loaded {
             executable,

@@ -5,6 +5,7 @@ mod array;
 mod arrays;
 pub mod bridge;
 mod compilation;
+mod device_list;
 mod error;
 mod executable;
 mod gathering;
@@ -22,7 +23,6 @@ mod world;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,7 @@ use crate::trace;
 use crate::transport::mesh::{Choice, MeshError, MeshOptions, connect_mesh};
 use crate::transport::{Carrier, Transport};
 use compilation::CompilationCache;
+use device_list::DeviceList;
 
 pub use agreement::{Disagreement, Fact};
 pub use array::{Array, ArrayError, Shard};
@@ -64,8 +65,10 @@ pub struct Runtime {
     communicator: Arc<Communicator>,
     links: Option<JobLinks>,
     compilation_cache: OnceLock<CompilationCache>,
-    programs: AtomicU64,
-    gatherings: AtomicU64,
+    /// All devices of the job.
+    devices: Arc<DeviceList>,
+    /// Those of meshes that have a part of them.
+    parts: Mutex<Vec<Arc<DeviceList>>>,
     preemption: OnceLock<preemption::Preemption>,
     unfinished: Mutex<Vec<Unfinished>>,
     opening: Opening,
@@ -198,6 +201,7 @@ impl Runtime {
             topology.device_ids(world.process_index()).len(),
             topology.device_count()
         );
+        let devices = Arc::new(DeviceList::whole(&topology, &world)?);
         Ok(Runtime {
             world,
             client,
@@ -207,8 +211,8 @@ impl Runtime {
             communicator,
             links,
             compilation_cache: OnceLock::new(),
-            programs: AtomicU64::new(0),
-            gatherings: AtomicU64::new(0),
+            devices,
+            parts: Mutex::default(),
             preemption: OnceLock::new(),
             unfinished: Mutex::default(),
             opening,
@@ -255,7 +259,7 @@ impl Runtime {
     /// Registers collectives that no program has, to be called without the plugin. Every process registers the same ones
     /// in the same order.
     pub fn collectives(&self, specs: Vec<CollectiveSpec>) -> Result<Arc<ProgramCollectives>, RuntimeError> {
-        Ok(self.communicator.program(self.next_program(), specs)?)
+        Ok(self.communicator.program(self.devices.next_program(), specs)?)
     }
 
     /// What data travels by between processes; `None` in a job of one process.
@@ -268,11 +272,6 @@ impl Runtime {
         self.links
     }
 
-    /// A number that all processes give the same program.
-    fn next_program(&self) -> u64 {
-        self.programs.fetch_add(1, Ordering::Relaxed)
-    }
-
     /// Has [`Runtime::shutdown`] wait for something, and fail if that fails.
     pub(crate) fn finish_before_shutdown(&self, unfinished: impl FnOnce() -> Result<(), String> + Send + 'static) {
         self.unfinished.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(unfinished));
@@ -280,7 +279,7 @@ impl Runtime {
 
     /// A number that all processes give the same gathering of arrays, or another thing that they do together once.
     pub(crate) fn next_gathering(&self) -> u64 {
-        self.gatherings.fetch_add(1, Ordering::Relaxed)
+        self.devices.next_gathering()
     }
 }
 

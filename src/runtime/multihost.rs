@@ -10,6 +10,7 @@ use crate::host_array::HostArray;
 use crate::transport::{Tag, Wait};
 
 use super::arrays::{GATHER, receive};
+use super::device_list::DeviceList;
 use super::{ArrayError, Runtime, RuntimeError};
 
 /// Elements that a message shows; of larger arrays it has a checksum.
@@ -25,7 +26,9 @@ pub fn broadcast_one_to_all(runtime: &Runtime, array: &HostArray) -> Result<Host
     let (dtype, dims): (DType, Vec<usize>) =
         runtime.world.all_gather(&format!("broadcast/{gathering}"), shape).map_err(RuntimeError::from)?.swap_remove(0);
     let size = dims.iter().product::<usize>() * dtype.size();
-    let data = spread(runtime, 0, Tag([GATHER, gathering, u64::MAX, 1, 0]), size, || Ok(array.data().to_vec()))?;
+    let data = spread(runtime, &runtime.devices, 0, Tag([GATHER, gathering, u64::MAX, 1, 0]), size, || {
+        Ok(array.data().to_vec())
+    })?;
     Ok(HostArray::new(dtype, dims, data)?)
 }
 
@@ -48,7 +51,7 @@ pub fn process_allgather(runtime: &Runtime, array: &HostArray, tiled: bool) -> R
     let mut data = Vec::with_capacity(array.size() * count as usize);
     for process in 0..count {
         let tag = Tag([GATHER, gathering, u64::MAX, 2, process.into()]);
-        data.extend(spread(runtime, process, tag, array.size(), || Ok(array.data().to_vec()))?);
+        data.extend(spread(runtime, &runtime.devices, process, tag, array.size(), || Ok(array.data().to_vec()))?);
     }
     Ok(HostArray::new(array.dtype(), dims, data)?)
 }
@@ -77,9 +80,10 @@ pub fn assert_equal(runtime: &Runtime, name: &str, array: &HostArray) -> Result<
     runtime.world.agree(&format!("equal/{gathering}"), &[(name.to_owned(), value)])
 }
 
-/// Brings bytes of one process to all.
+/// Brings bytes of one process to all that have some of these devices.
 pub(super) fn spread(
     runtime: &Runtime,
+    devices: &DeviceList,
     from: u32,
     tag: Tag,
     size: usize,
@@ -92,7 +96,7 @@ pub(super) fn spread(
         return receive(transport, from, tag, size, &wait);
     }
     let data = data()?;
-    for other in (0..runtime.world.process_count()).filter(|&other| other != this) {
+    for other in devices.processes().iter().copied().filter(|&other| other != this) {
         transport.send(other, tag, &[IoSlice::new(&data)], &wait)?;
     }
     Ok(data)

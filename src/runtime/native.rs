@@ -20,8 +20,9 @@ use crate::pjrt::{
     ProgramFormat, Value,
 };
 
+use super::device_list::DeviceList;
 use super::pipeline::{CompilerInput, donations, normalize};
-use super::{Plan, RuntimeError, Topology, World, WorldError};
+use super::{Plan, Runtime, RuntimeError, Topology, World, WorldError};
 use crate::hlo;
 
 /// Which devices a process opens, and how.
@@ -255,6 +256,7 @@ pub(super) struct GlobalProgram {
 pub(super) fn prepare_program(
     program: &mut hlo::Program,
     plan: Plan,
+    devices: &DeviceList,
     topology: &Topology,
 ) -> Result<(GlobalProgram, String, Vec<String>), RuntimeError> {
     let mut notes = Vec::new();
@@ -266,7 +268,9 @@ pub(super) fn prepare_program(
         hlo::Program::Hlo(module) => (module.proto.name.clone(), super::pipeline::is_tupled(&module.proto)),
         hlo::Program::Mlir(_) => ("the program".to_owned(), false),
     };
-    let ids: Vec<i64> = plugin_ids(topology).map(i64::from).collect();
+    let all: Vec<i32> = plugin_ids(topology).collect();
+    let ids = devices.ids().iter().filter_map(|&id| all.get(id as usize));
+    let ids: Vec<i64> = ids.copied().map(i64::from).collect();
     let input = CompilerInput::whole(program, plan, tupled);
     let options = CompileOptions {
         device_assignment: Some(DeviceAssignment(ids.chunks(plan.partitions as usize).map(<[i64]>::to_vec).collect())),
@@ -300,8 +304,10 @@ pub(super) struct Compiled {
     pub donations: Vec<(usize, Option<usize>)>,
 }
 
-/// The places of an executable's devices in the program, by our global ids.
-pub(super) fn global_ids(loaded: &LoadedExecutable, topology: &Topology) -> Vec<u32> {
-    let ids: std::collections::HashMap<i32, u32> = plugin_ids(topology).zip(0..).collect();
-    loaded.addressable_devices().iter().filter_map(|device| ids.get(&device.id()).copied()).collect()
+impl Runtime {
+    /// The global id of one of this process's devices.
+    pub(super) fn global_id(&self, device: &pjrt::Device) -> Option<u32> {
+        let process = self.topology.processes().get(self.process_index() as usize)?;
+        process.devices.iter().find(|own| own.plugin_id == device.id()).map(|own| own.id)
+    }
 }

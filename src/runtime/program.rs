@@ -1,6 +1,6 @@
 //! Programs that are compiled once and run on arrays that stay on the devices.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 use buffa::Message;
 
@@ -9,10 +9,11 @@ use crate::host_array::HostArray;
 use crate::partition;
 use crate::pjrt::Buffer;
 
+use super::device_list::DeviceList;
 use super::{Array, ArrayError, Executable, Plan, Request, Runtime, RuntimeError, StepError};
 
-/// A program for all devices of a job, as what `jax.jit` compiles. Every process compiles and runs the same programs in
-/// the same order.
+/// A program for the devices of its mesh, as what `jax.jit` compiles. The processes that have some of them compile and run
+/// the same programs in the same order; a program without a mesh runs on all devices of the job.
 pub struct Program<'a> {
     executable: Executable<'a>,
 }
@@ -22,31 +23,32 @@ impl<'a> Program<'a> {
     /// ([`hlo::parse`](crate::hlo::parse())).
     ///
     /// # Errors
-    /// Its mesh has not as many devices as the job, the processes have different programs, or XLA refuses it.
+    /// This process has no device of its mesh, others have more or fewer of them, the processes have different programs, or XLA
+    /// refuses it.
     pub fn compile(runtime: &'a Runtime, module: HloModule) -> Result<Program<'a>, RuntimeError> {
         Program::from_source(runtime, Source::Hlo(module))
     }
 
-    /// Compiles what [`hlo::load`](crate::hlo::load()) read: HLO or StableHLO.
+    /// Compiles what [`hlo::load`](crate::hlo::load()) read, HLO or StableHLO, for all devices of the job.
     ///
     /// # Errors
     /// As of [`Program::compile`].
-    pub fn from_source(runtime: &'a Runtime, source: Source) -> Result<Program<'a>, RuntimeError> {
-        same_everywhere(runtime, &source)?;
+    pub fn from_source(runtime: &'a Runtime, mut source: Source) -> Result<Program<'a>, RuntimeError> {
+        let devices = devices_of(runtime, &mut source)?;
+        same_everywhere(&devices, &source)?;
         let counts = partition::program_counts(&source);
         let count = |count: Option<i64>| count.and_then(|count| u64::try_from(count).ok());
-        let devices_per_process = runtime.topology.devices_per_process().first().copied();
         let plan = Plan::new(&Request {
             program_replicas: count(counts.replicas),
             program_partitions: count(counts.partitions),
-            processes: runtime.world.process_count(),
-            devices_per_process,
+            processes: devices.processes().len() as u32,
+            devices_per_process: Some(devices.per_process()?),
             ..Request::default()
         })?;
         if plan.replicas > 1 {
             return Err(RuntimeError::Replicas(plan.replicas));
         }
-        Ok(Program { executable: Executable::compile(runtime, plan, Some(source))? })
+        Ok(Program { executable: Executable::compile_on(runtime, devices, plan, Some(source))? })
     }
 
     /// The compiled program, with the shapes and shardings of its arguments and results.
@@ -68,7 +70,8 @@ impl<'a> Program<'a> {
             let (given, expected) = (whole.shape_text(), parameter.shape_text());
             return Err(RuntimeError::Step { index, source: StepError::Shape { given, expected } }.into());
         }
-        Array::cut(self.executable.runtime(), whole, parameter.sharding.clone())
+        let devices = Arc::clone(self.executable.device_list());
+        Array::cut(self.executable.runtime(), whole, parameter.sharding.clone(), devices)
     }
 
     /// Runs the program and waits until this process's devices are done. Arguments lie on the devices as the program's
@@ -83,10 +86,15 @@ impl<'a> Program<'a> {
         if arguments.len() != parameters.len() {
             return Err(RuntimeError::ArgumentCount { expected: parameters.len(), given: arguments.len() });
         }
+        let list = self.executable.device_list();
         for (index, (argument, parameter)) in arguments.iter().zip(parameters).enumerate() {
             let wrong = |source| RuntimeError::Step { index, source };
             if (argument.dtype(), argument.dims()) != (parameter.dtype, &parameter.dims) {
                 return Err(wrong(StepError::Shape { given: argument.shape_text(), expected: parameter.shape_text() }));
+            }
+            if argument.devices() != list.ids() {
+                let (given, expected) = (argument.devices().to_vec(), list.ids().to_vec());
+                return Err(wrong(StepError::Devices { given, expected }));
             }
             if *argument.sharding() != parameter.sharding {
                 let (given, expected) = (argument.sharding().to_string(), parameter.sharding.to_string());
@@ -109,15 +117,26 @@ impl<'a> Program<'a> {
         }
         let arrays = self.executable.results().iter().zip(shards);
         let array = |result: &super::GlobalArray, shards| {
-            Array::of_result(result.dtype, result.dims.clone(), result.sharding.clone(), shards)
+            Array::of_result(result.dtype, result.dims.clone(), result.sharding.clone(), Arc::clone(list), shards)
         };
         Ok(arrays.map(|(result, shards)| array(result, shards)).collect())
     }
 }
 
+/// The devices that a program is for: those of its assignment, which is then taken out, or all.
+fn devices_of(runtime: &Runtime, source: &mut Source) -> Result<Arc<DeviceList>, RuntimeError> {
+    let Source::Hlo(module) = source else { return Ok(Arc::clone(&runtime.devices)) };
+    let Some(assignment) = module.proto.device_assignment.take() else { return Ok(Arc::clone(&runtime.devices)) };
+    let assigned = assignment.computation_devices.iter().flat_map(|partition| &partition.replica_device_ids);
+    let mut ids: Vec<u32> = assigned.filter_map(|&id| u32::try_from(id).ok()).collect();
+    ids.sort_unstable();
+    runtime.device_list(&ids)
+}
+
 /// Checks that every process has the same program.
-fn same_everywhere(runtime: &Runtime, source: &Source) -> Result<(), RuntimeError> {
-    if runtime.world.process_count() == 1 {
+fn same_everywhere(devices: &DeviceList, source: &Source) -> Result<(), RuntimeError> {
+    let world = devices.world();
+    if devices.processes().len() == 1 {
         return Ok(());
     }
     let bytes = match source {
@@ -126,11 +145,11 @@ fn same_everywhere(runtime: &Runtime, source: &Source) -> Result<(), RuntimeErro
     };
     let hash = blake3::hash(&bytes).to_hex();
     let fact = format!("{} bytes, BLAKE3 {}", bytes.len(), &hash[..16]);
-    let number = runtime.programs.load(Ordering::Relaxed);
+    let number = devices.coming_program();
     let name = format!("program/{number}/same");
-    match runtime.world.agree(&name, &[(format!("program {number}"), fact)]) {
+    match world.agree(&name, &[(format!("program {number}"), fact)]) {
         Err(RuntimeError::Disagreement(disagreement)) => {
-            let difference = runtime.world.program_difference(&name, &disagreement, &bytes)?;
+            let difference = world.program_difference(&name, &disagreement, &bytes)?;
             Err(RuntimeError::OtherProgram(format!("{disagreement}\n{difference}")))
         }
         outcome => outcome,

@@ -127,7 +127,7 @@ fn same(processes: &[Process], what: &'static str, property: impl Fn(&Process) -
     if values.iter().all(|value| Some(value) == values.first()) {
         return Ok(());
     }
-    let hosts: Vec<&str> = processes.iter().map(|process| &*process.host).collect();
+    let hosts: Vec<(u32, &str)> = (0..).zip(processes.iter().map(|process| &*process.host)).collect();
     Err(TopologyError::Mixed { what, table: by_value(&hosts, &values) })
 }
 

@@ -15,6 +15,8 @@ use super::gathering::{self, Gathering, WriteError};
 #[derive(Clone, Debug)]
 pub struct World {
     member: Option<Arc<Rendezvous>>,
+    /// The processes that its calls are for, in order; `None` for all.
+    among: Option<Arc<[u32]>>,
     /// How long a process waits for the others.
     limit: Duration,
     /// What becomes of what the processes record, if they do.
@@ -46,13 +48,13 @@ pub enum WorldError {
 impl World {
     /// A job of one process.
     pub fn alone() -> World {
-        World { member: None, limit: UNLIMITED, gathering: None }
+        World { member: None, among: None, limit: UNLIMITED, gathering: None }
     }
 
     /// A job whose processes have met.
     pub fn of(rendezvous: Rendezvous, limit: Duration) -> World {
         rendezvous.report(|| super::progress(None, 0));
-        World { member: Some(Arc::new(rendezvous)), limit: limit.min(UNLIMITED), gathering: None }
+        World { member: Some(Arc::new(rendezvous)), among: None, limit: limit.min(UNLIMITED), gathering: None }
     }
 
     /// Has process 0 write these files in the end, of what the processes record from now on, or have recorded since
@@ -110,13 +112,34 @@ impl World {
         self.member.iter().flat_map(|rendezvous| rendezvous.hosts()).map(String::as_str).collect()
     }
 
+    /// Some of the processes, of which this one may be one: what these agree on, nobody else is asked for or waits for. Their
+    /// first one has the part of process 0.
+    pub(super) fn among(&self, processes: &[u32]) -> World {
+        World { among: Some(processes.into()), ..self.clone() }
+    }
+
+    /// The process that has the part of process 0.
+    pub(super) fn first(&self) -> u32 {
+        self.among.as_ref().and_then(|processes| processes.first().copied()).unwrap_or(0)
+    }
+
+    /// Each of the processes, with the name of its host.
+    pub(super) fn processes(&self) -> Vec<(u32, &str)> {
+        let hosts = self.hosts();
+        let host = |process: u32| (process, hosts.get(process as usize).copied().unwrap_or_default());
+        match &self.among {
+            Some(processes) => processes.iter().copied().map(host).collect(),
+            None => (0..self.process_count()).map(host).collect(),
+        }
+    }
+
     /// Process 0 makes a value, and every process gets it. `name` is used once in a job.
     pub fn from_first<T, E>(&self, name: &str, make: impl FnOnce() -> Result<T, E>) -> Result<T, E>
     where
         T: Serialize + DeserializeOwned,
         E: From<WorldError>,
     {
-        self.from_process(0, name, make)
+        self.from_process(self.first(), name, make)
     }
 
     /// As [`from_first`](Self::from_first), from any process.
@@ -125,7 +148,8 @@ impl World {
         T: Serialize + DeserializeOwned,
         E: From<WorldError>,
     {
-        let Some(rendezvous) = &self.member else { return make() };
+        let alone = self.among.as_ref().is_some_and(|processes| processes.len() == 1);
+        let Some(rendezvous) = self.member.as_ref().filter(|_| !alone) else { return make() };
         if rendezvous.process_index() == index {
             let value = make()?;
             rendezvous.put(name, &encode(name, &value)?).map_err(WorldError::from)?;
@@ -138,8 +162,33 @@ impl World {
     /// Every process gives a value and gets those of all, in the order of process indices.
     pub fn all_gather<T: Serialize + DeserializeOwned>(&self, name: &str, value: T) -> Result<Vec<T>, WorldError> {
         let Some(rendezvous) = &self.member else { return Ok(vec![value]) };
-        let gathered = rendezvous.all_gather(name, &encode(name, &value)?, self.limit)?;
+        let value = encode(name, &value)?;
+        let gathered = match &self.among {
+            Some(processes) => self.gather_among(processes, rendezvous, name, value)?,
+            None => rendezvous.all_gather(name, &value, self.limit)?,
+        };
         gathered.iter().map(|bytes| decode(name, bytes)).collect()
+    }
+
+    /// The coordinator's own gathering waits for all processes, so the first of these does it.
+    fn gather_among(
+        &self,
+        processes: &[u32],
+        rendezvous: &Rendezvous,
+        name: &str,
+        value: Vec<u8>,
+    ) -> Result<Vec<Vec<u8>>, WorldError> {
+        let of = |process: u32| format!("{name}/of/{process}");
+        let this = rendezvous.process_index();
+        if this != self.first() {
+            rendezvous.put(&of(this), &value)?;
+        }
+        self.from_first(&format!("{name}/of/all"), || {
+            let gather = |&process: &u32| {
+                if process == this { Ok(value.clone()) } else { rendezvous.get(&of(process), self.limit) }
+            };
+            Ok(processes.iter().map(gather).collect::<Result<_, _>>()?)
+        })
     }
 
     /// Stores a value under a name for all processes.
@@ -181,6 +230,7 @@ impl World {
     /// Waits until every process is here.
     pub fn barrier(&self, name: &str) -> Result<(), WorldError> {
         match &self.member {
+            Some(_) if self.among.is_some() => self.all_gather(name, ()).map(drop),
             Some(rendezvous) => Ok(rendezvous.barrier(name, self.limit)?),
             None => Ok(()),
         }

@@ -117,7 +117,7 @@ impl Case {
                 let run = Run::begin(RunContext {
                     collectives: collectives.clone(),
                     run,
-                    first_device: (index * local) as u32,
+                    logical_ids: ((index * local) as u32..((index + 1) * local) as u32).collect(),
                     partitions: self.partitions as u32,
                 });
                 let arguments = &arguments[index * local..(index + 1) * local];

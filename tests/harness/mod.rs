@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "no test uses all of it")]
 
+pub mod itself;
 pub mod job;
 pub mod mpirun;
 pub mod ray;

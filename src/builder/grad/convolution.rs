@@ -1,17 +1,16 @@
 //! Derivatives of convolutions, which are convolutions (`jax.lax`'s rules for their windows).
 
-use super::{Derivatives, Op, Site, not_differentiable};
+use super::{Derivatives, Op, Site};
 use crate::builder::Conv;
 use crate::proto::WindowDimension;
 
 impl<'b> Site<'b> {
     #[track_caller]
     pub(super) fn convolution(&self) -> Derivatives<'b> {
-        if self.instruction.details().feature_group_count > 1 {
-            return Err(not_differentiable("a convolution in groups"));
-        }
+        let details = self.instruction.details();
+        let (feature_groups, batch_groups) = (details.feature_group_count.max(1), details.batch_group_count.max(1));
         let [input, kernel] = [self.operands[0], self.operands[1]];
-        let window = &self.instruction.details().window.dimensions;
+        let window = &details.window.dimensions;
         let (inputs, outputs) = (input.dims(), self.result.dims());
         let places: Vec<Place> = (0..)
             .zip(window)
@@ -32,9 +31,11 @@ impl<'b> Site<'b> {
                 padding: places.iter().map(Place::of_input).collect(),
                 lhs_dilation: strides.clone(),
                 rhs_dilation: rhs_dilation.clone(),
-                feature_groups: 1,
+                feature_groups: feature_groups.max(batch_groups),
+                batch_groups: 1,
             };
-            Some(self.derivative.conv(kernel.reverse(&spatial).swap_axes(-2, -1), &options))
+            let back = turned(kernel.reverse(&spatial), options.feature_groups);
+            Some(groups_of_batch(self.derivative.conv(back, &options), batch_groups))
         } else {
             None
         };
@@ -44,7 +45,9 @@ impl<'b> Site<'b> {
                 padding: places.iter().map(Place::of_kernel).collect(),
                 lhs_dilation,
                 rhs_dilation: strides,
-                feature_groups: 1,
+                // The features of one are the batch of the other.
+                feature_groups: batch_groups,
+                batch_groups: feature_groups,
             };
             Some(self.by_kernel(input, &options))
         } else {
@@ -64,6 +67,31 @@ impl<'b> Site<'b> {
         let made = input.swap_axes(0, last).conv(over, options);
         made.transpose(&to_kernel)
     }
+}
+
+/// A kernel whose output features become its inputs, in groups of them that see only each other.
+#[track_caller]
+fn turned(kernel: Op<'_>, groups: i64) -> Op<'_> {
+    let dims = kernel.dims();
+    let (spatial, features) = dims.split_at(dims.len() - 2);
+    let (inputs, outputs) = (features[0], features[1]);
+    let apart = kernel.reshape(&[spatial, &[inputs, groups, outputs / groups]].concat());
+    apart.swap_axes(-3, -1).reshape(&[spatial, &[outputs / groups, groups * inputs]].concat())
+}
+
+/// An array whose features come from so many groups of the batch, which are put one after the other again.
+#[track_caller]
+fn groups_of_batch(array: Op<'_>, groups: i64) -> Op<'_> {
+    if groups == 1 {
+        return array;
+    }
+    let dims = array.dims();
+    let (features, others) = dims.split_last().map_or((1, &[][..]), |(last, others)| (*last, others));
+    let apart = array.reshape(&[others, &[groups, features / groups]].concat());
+    let rank = others.len() as i64;
+    let order: Vec<i64> = [rank].into_iter().chain(0..rank).chain([rank + 1]).collect();
+    let whole = [&[groups * others[0]], &others[1..], &[features / groups]].concat();
+    apart.transpose(&order).reshape(&whole)
 }
 
 /// Sizes in one spatial dimension, with the gaps that dilation and strides make.

@@ -1,6 +1,8 @@
 //! Derivatives of reductions.
 
 use super::{Derivatives, Op, Site, not_differentiable};
+use crate::hlo::shape;
+use crate::proto::{HloInstructionDetails, HloInstructionProto};
 
 impl<'b> Site<'b> {
     #[track_caller]
@@ -21,18 +23,46 @@ impl<'b> Site<'b> {
                 spread * is_chosen / count
             }
             Some("multiply") => spread * product_of_others(x, &kept, reduced),
-            _ => return Err(not_differentiable("a reduction by other than sum, product, maximum and minimum")),
+            other => return Err(not_differentiable(&by_other("a reduction", other))),
         };
         Ok(vec![Some(derivative), None])
     }
 
-    /// Sums over windows: each element has its part in the windows that it lies in.
+    /// Maxima and minima over windows: the derivative goes to the first element of each that compares so with all others. What
+    /// surrounds the array is padded first, as plugins for CPUs want it, and is never chosen before an element.
+    #[track_caller]
+    fn chosen_in_windows(&self, outside: f64, keeps: fn(Op<'b>, Op<'b>) -> Op<'b>) -> Derivatives<'b> {
+        let (b, g, x) = (self.result.builder, self.derivative, self.operands[0]);
+        let mut window = (*self.instruction.details().window).clone();
+        let around: Vec<(i64, i64, i64)> =
+            window.dimensions.iter().map(|dim| (dim.padding_low, dim.padding_high, 0)).collect();
+        window.dimensions.iter_mut().for_each(|dim| (dim.padding_low, dim.padding_high) = (0, 0));
+        let scalars = [shape::scalar(x.dtype()), shape::scalar(x.dtype())];
+        let select = b.function("select", &scalars, None, |pair| keeps(pair[0], pair[1]));
+        let (Some(select), Some(adder)) = (select, b.reducer("add", g.dtype())) else {
+            return Err("a choice in windows could not be built".to_owned());
+        };
+        let padded = x.pad(outside, &around);
+        let scatter = HloInstructionProto::new("select-and-scatter")
+            .with_details(HloInstructionDetails { window: Some(window).into(), ..Default::default() });
+        let made = b.push_calling(scatter, &[padded, g, b.scalar(g.dtype(), 0)], &[select, adder]);
+        let back: Vec<(i64, i64, i64)> = around.iter().map(|(low, high, _)| (-low, -high, 0)).collect();
+        Ok(vec![Some(made.pad(0, &back)), None])
+    }
+
+    /// Reductions over windows. In a sum, each element has its part in the windows that it lies in.
     #[track_caller]
     pub(super) fn reduce_window(&self) -> Derivatives<'b> {
         let window = &self.instruction.details().window.dimensions;
         let is_plain = window.iter().all(|dim| dim.base_dilation == 1 && dim.window_dilation == 1);
-        if self.operands.len() != 2 || self.wanted[1] || !is_plain || self.reducer().as_deref() != Some("add") {
-            return Err(not_differentiable("a reduction over windows by other than sum"));
+        if self.operands.len() != 2 || self.wanted[1] || !is_plain {
+            return Err(not_differentiable("a reduction over windows with such operands"));
+        }
+        match self.reducer().as_deref() {
+            Some("add") => {}
+            Some("maximum") => return self.chosen_in_windows(f64::NEG_INFINITY, |a, b| a.ge(b)),
+            Some("minimum") => return self.chosen_in_windows(f64::INFINITY, |a, b| a.le(b)),
+            other => return Err(not_differentiable(&by_other("a reduction over windows", other))),
         }
         let (g, dims) = (self.derivative, self.operands[0].dims());
         let mut padding = Vec::with_capacity(dims.len());
@@ -45,6 +75,14 @@ impl<'b> Site<'b> {
         let (ones, none) = (vec![1; dims.len()], vec![(0, 0); dims.len()]);
         let sums = g.pad(0, &padding).reduce_window(0, &sizes, &ones, &none, |a, b| a + b);
         Ok(vec![Some(sums), None])
+    }
+}
+
+/// What a reduction does that has no derivative.
+fn by_other(what: &str, reducer: Option<&str>) -> String {
+    match reducer {
+        Some(opcode) => format!("{what} by '{opcode}'"),
+        None => format!("{what} by a function of several operations"),
     }
 }
 

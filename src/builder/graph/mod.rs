@@ -64,8 +64,8 @@ pub(super) struct Turns {
 pub(super) struct Graph {
     pub name: String,
     pub error: Option<BuildError>,
-    /// Devices of the program, once a sharding says so.
-    pub partitions: Option<i64>,
+    /// The program's devices in ascending order, once a mesh says so.
+    pub devices: Option<Vec<u32>>,
     /// Numbers of parameters.
     pub donated: Vec<i64>,
     computations: Vec<Computation>,
@@ -85,7 +85,7 @@ impl Graph {
         let mut graph = Graph {
             name: identifier(name),
             error: None,
-            partitions: None,
+            devices: None,
             donated: Vec::new(),
             computations: Vec::new(),
             open: Vec::new(),
@@ -101,6 +101,11 @@ impl Graph {
     /// Keeps the first error.
     pub fn fail(&mut self, location: &'static Location<'static>, message: String) {
         self.error.get_or_insert(BuildError::new(location, message));
+    }
+
+    /// How many devices the program has, once a mesh says so.
+    pub fn partitions(&self) -> Option<i64> {
+        self.devices.as_ref().map(|devices| devices.len() as i64)
     }
 
     pub fn instruction(&self, id: OpId) -> &HloInstructionProto {
@@ -277,7 +282,7 @@ impl Graph {
             shape::set_row_major(&mut inferred);
             instruction.shape = inferred.into();
         }
-        verify_instruction(&instruction, operand_protos, &called_protos, self.partitions.unwrap_or(1))?;
+        verify_instruction(&instruction, operand_protos, &called_protos, self.partitions().unwrap_or(1))?;
         self.computations[computation as usize].proto.instructions.push(instruction);
         Ok(OpId { computation, index })
     }
@@ -512,7 +517,7 @@ impl Graph {
             let fits = |result: &OpId| {
                 let result = self.instruction(*result);
                 shape::compatible(&parameter.shape, &result.shape)
-                    && (self.partitions.is_none() || parameter.sharding == result.sharding)
+                    && (self.devices.is_none() || parameter.sharding == result.sharding)
             };
             let free = results.iter().enumerate().find(|(index, result)| !taken.contains(index) && fits(result));
             if let Some((index, _)) = free {

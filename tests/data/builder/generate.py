@@ -247,5 +247,56 @@ def manual(x, w, scale):
 
 case("manual", with_gradients(manual, 3), floats(4, 3), floats(3, 8), np.float32(0.7))
 
+
+def partial(x, w, scale):
+    def part(x, w, scale):
+        h = jnp.tanh(x @ w * scale) + lax.axis_index("x").astype(jnp.float32)
+
+        def ring(i, s):
+            return lax.ppermute(s * h[0], "x", [(0, 1), (1, 0)]) * jnp.cos(s)
+
+        def cell(s, row):
+            next = jnp.sin(s * row) + lax.pmean(row, "x")
+            return next, next * row
+
+        looped = lax.fori_loop(0, 3, ring, h[1])
+        last, all = lax.scan(cell, looped, h)
+        whole = lax.all_gather(h, "x", axis=0, tiled=True)
+        share = lax.psum_scatter(whole * whole, "x", scatter_dimension=1, tiled=True)
+        turned = lax.all_to_all(jnp.sin(h), "x", split_axis=1, concat_axis=0, tiled=True)
+        return (lax.psum(h, "x").sum(0), jnp.exp(-h * h), lax.pmean(last, "x"), all.sum(1), share, turned)
+
+    specs, results = (P("x", None), P(), P()), (P(), P("x"), P(), P("x"), P(None, "x"), P("x"))
+    return weighted(*jax.shard_map(
+        part, mesh=mesh, in_specs=specs, out_specs=results, axis_names={"x"}, check_vma=False)(x, w, scale))
+
+
+case("partial", with_gradients(partial, 3), floats(4, 3), floats(3, 8), np.float32(0.7))
+
+
+def grouped(x, kernel, depthwise, shared):
+    dims = ("NHWC", "HWIO", "NHWC")
+    y = lax.conv_general_dilated(x, kernel, (2, 1), ((1, 0), (0, 2)), rhs_dilation=(1, 2), dimension_numbers=dims,
+                                 feature_group_count=2)
+    z = lax.conv_general_dilated(x, depthwise, (1, 2), ((2, 1), (-1, 3)), lhs_dilation=(2, 1), dimension_numbers=dims,
+                                 feature_group_count=4)
+    u = lax.conv_general_dilated(x, shared, (2, 1), ((1, 0), (0, 2)), dimension_numbers=dims, batch_group_count=2)
+    return weighted(y, z, u)
+
+
+case("grouped", with_gradients(grouped, 4), floats(4, 6, 8, 4), floats(3, 2, 2, 6), floats(3, 2, 1, 8), floats(2, 3, 4, 6))
+
+
+def windows(x, ties):
+    values = []
+    for of in (x, ties):
+        largest = lax.reduce_window(of, -jnp.inf, lax.max, (1, 3, 2), (1, 2, 1), ((0, 0), (1, 1), (0, 1)))
+        smallest = lax.reduce_window(of, jnp.inf, lax.min, (2, 2, 2), (1, 2, 2), "VALID")
+        values += [largest, smallest]
+    return weighted(*values)
+
+
+case("windows", with_gradients(windows, 2), floats(3, 6, 5), rng.integers(1, 4, (3, 6, 5)).astype(np.float32))
+
 np.savez_compressed("jax_values.npz", **cases)
 print(f"{len(cases)} arrays")
