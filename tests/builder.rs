@@ -389,6 +389,39 @@ fn manual_regions_and_their_derivatives() {
     });
 }
 
+/// Along "y", values are whole and XLA divides the work.
+#[test]
+fn regions_over_some_axes_and_their_derivatives() {
+    let mesh = Mesh::new(&[("x", 2), ("y", 2)]).unwrap();
+    check("partial", 1e-5, |b, v| {
+        let arguments = [(v[0], ("x", None).into()), (v[1], ().into()), (v[2], ().into())];
+        let rows: PartitionSpec = ("x",).into();
+        let specs = [().into(), rows.clone(), ().into(), rows.clone(), (None, "x").into(), rows];
+        let made = b.shard_map_over(&mesh, &["x"], &arguments, &specs, |part| {
+            let [x, w, scale] = part[..] else { unreachable!() };
+            let w = w.with_sharding(&mesh.sharding((None, "y")).unwrap());
+            let h = (x.matmul(w) * scale).tanh() + b.axis_index("x").convert(F32);
+            let looped = b.fori_loop(0, 3, &[h.index(0, 1)], |_, s| {
+                vec![(s[0] * h.index(0, 0)).ppermute("x", &[(0, 1), (1, 0)]) * s[0].cos()]
+            });
+            let (last, all) = b.scan(&looped, &[h], |s, row| {
+                let next = (s[0] * row[0]).sin() + row[0].pmean(&["x"]);
+                (vec![next], vec![next * row[0]])
+            });
+            let whole = h.all_gather(&["x"], 0);
+            vec![
+                h.psum(&["x"]).sum(&[0]),
+                (-h * h).exp(),
+                last[0].pmean(&["x"]),
+                all[0].sum(&[1]),
+                (whole * whole).psum_scatter(&["x"], 1),
+                h.sin().all_to_all(&["x"], 1, 0),
+            ]
+        });
+        with_gradients(b, weighted(b, &made), v)
+    });
+}
+
 #[test]
 fn what_has_no_derivative() {
     check("forward", 1e-5, |b, v| {

@@ -1,5 +1,6 @@
 //! Collectives between the devices of a mesh, inside [`Builder::shard_map`].
 
+use super::region::annotation;
 use super::{Builder, Op};
 use crate::dtype::DType;
 use crate::hlo::groups::set_replica_groups;
@@ -7,22 +8,30 @@ use crate::hlo::shape;
 use crate::host_array::HostArray;
 use crate::mesh::Mesh;
 use crate::proto::op_sharding::Type;
-use crate::proto::{HloInstructionCommon, HloInstructionDetails, HloInstructionProto, OpSharding, SourceTarget};
+use crate::proto::{
+    HloInstructionCommon, HloInstructionDetails, HloInstructionProto, OpSharding, ShapeProto, SourceTarget,
+};
 
 /// Marks a collective as one between partitions, as JAX does.
-const CHANNEL: i64 = 1;
+pub(super) const CHANNEL: i64 = 1;
+
+fn manual() -> OpSharding {
+    OpSharding { r#type: Type::MANUAL.into(), ..OpSharding::default() }
+}
 
 impl Builder {
     /// The mesh of the region that is being built, and the groups of its devices along these axes, by partition.
     #[track_caller]
     fn groups(&self, what: &str, axes: &[&str]) -> Option<(Mesh, Vec<Vec<i64>>)> {
-        let mesh = self.graph().manual_mesh().cloned();
-        let Some(mesh) = mesh else {
+        let region = self.graph().region().cloned();
+        let Some(region) = region else {
             self.fail(what, "collectives are for the body of shard_map: outside of it, arrays are whole");
             return None;
         };
-        match mesh.groups(axes) {
+        let groups = region.mesh.groups(axes).map_err(|error| error.to_string());
+        match groups.and_then(|groups| region.check_manual(axes.iter().copied()).map(|()| groups)) {
             Ok(groups) => {
+                let mesh = region.mesh;
                 let partition = |device: u32| mesh.partition_of(device).map(|partition| partition as i64);
                 let group = |group: Vec<u32>| group.into_iter().filter_map(partition).collect();
                 let groups = groups.into_iter().map(group).collect();
@@ -35,18 +44,15 @@ impl Builder {
         }
     }
 
+    /// Whether the region that is being built is manual along some axes only.
+    fn has_automatic_axes(&self) -> bool {
+        self.graph().marking_region().is_some()
+    }
+
     /// This device's place along an axis of the mesh, an `s32`, as `jax.lax.axis_index`. Only inside [`Builder::shard_map`].
     #[track_caller]
     pub fn axis_index(&self, axis: &str) -> Op<'_> {
         let Some((mesh, _)) = self.groups("axis_index", &[axis]) else { return self.failed() };
-        // The partitioner refuses the instruction where it is not clear whose place it is.
-        let manual = OpSharding { r#type: Type::MANUAL.into(), ..OpSharding::default() };
-        let device = HloInstructionProto::from(HloInstructionCommon {
-            opcode: "partition-id".into(),
-            sharding: Some(manual).into(),
-            ..Default::default()
-        });
-        let device = self.push(device, &[]).convert(DType::S32);
         let mut places = vec![0i32; mesh.device_count()];
         let inner: usize =
             mesh.axes().iter().rev().take_while(|(name, _)| name != axis).map(|(_, size)| size).product();
@@ -55,10 +61,38 @@ impl Builder {
             places[partition as usize] = (place / inner % size) as i32;
         }
         let bytes = places.iter().flat_map(|place| place.to_le_bytes()).collect();
-        match HostArray::new(DType::S32, vec![places.len()], bytes) {
-            Ok(table) => self.constant(&table).dynamic_slice(&[device], &[1]).reshape(&[]),
-            Err(error) => self.fail("axis_index", error),
+        let table = match HostArray::new(DType::S32, vec![places.len()], bytes) {
+            Ok(table) => table,
+            Err(error) => return self.fail("axis_index", error),
+        };
+        let partial = self.graph().marking_region().cloned();
+        let Some(region) = partial else { return self.place_in(&table) };
+        // What is looked up by the device's number is manual along all axes, and then along some only.
+        let Some(function) = self.function("axis_index", &[] as &[ShapeProto], None, |_| self.place_in(&table)) else {
+            return self.failed();
+        };
+        let place = self.push_calling(HloInstructionProto::new("call"), &[], &[function]);
+        let shape = place.shape();
+        match region.sharding((), 0) {
+            Ok(own) => {
+                let place = self.push(annotation("Sharding", shape.clone(), manual(), None), &[place]);
+                self.push(annotation("SPMDShardToFullShape", shape, own, None), &[place])
+            }
+            Err(message) => self.fail("axis_index", message),
         }
+    }
+
+    /// The entry of this device in a table of all.
+    #[track_caller]
+    fn place_in(&self, table: &HostArray) -> Op<'_> {
+        // The partitioner refuses the instruction where it is not clear whose place it is.
+        let device = HloInstructionProto::from(HloInstructionCommon {
+            opcode: "partition-id".into(),
+            sharding: Some(manual()).into(),
+            ..Default::default()
+        });
+        let device = self.push(device, &[]).convert(DType::S32);
+        self.constant(table).dynamic_slice(&[device], &[1]).reshape(&[])
     }
 }
 
@@ -110,6 +144,9 @@ impl<'b> Op<'b> {
             return self.builder.failed();
         };
         let Some((_, groups)) = self.builder.groups("all-gather", axes) else { return self.builder.failed() };
+        if self.builder.has_automatic_axes() {
+            return self.gather_by_permutes(&groups, axes, dim);
+        }
         dims[dim] = dims[dim].saturating_mul(groups.first().map_or(1, Vec::len) as i64);
         let mut gather = collective("all-gather", groups);
         gather.shape = shape::array(dtype, &dims).into();
@@ -126,7 +163,11 @@ impl<'b> Op<'b> {
             return self.builder.failed();
         };
         let Some((_, groups)) = self.builder.groups("reduce-scatter", axes) else { return self.builder.failed() };
-        dims[dim] /= groups.first().map_or(1, Vec::len) as i64;
+        let parts = groups.first().map_or(1, Vec::len) as i64;
+        if self.builder.has_automatic_axes() && dims[dim] % parts == 0 {
+            return self.scatter_by_permutes(&groups, axes, dim);
+        }
+        dims[dim] /= parts;
         let Some(reducer) = self.builder.reducer("add", dtype) else { return self.builder.failed() };
         let mut scatter = collective("reduce-scatter", groups);
         scatter.shape = shape::array(dtype, &dims).into();
@@ -144,6 +185,9 @@ impl<'b> Op<'b> {
         let Some(concat) = self.axis("all-to-all", concat) else { return self.builder.failed() };
         let Some((_, groups)) = self.builder.groups("all-to-all", axes) else { return self.builder.failed() };
         let parts = groups.first().map_or(1, Vec::len) as i64;
+        if self.builder.has_automatic_axes() && dims[split] % parts == 0 {
+            return self.exchange_by_permutes(&groups, axes, split, concat);
+        }
         let mut exchange = collective("all-to-all", groups);
         exchange.shape = self.shape().into();
         exchange.dimensions = vec![split as i64];

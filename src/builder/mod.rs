@@ -63,8 +63,10 @@ mod graph;
 mod movement;
 mod op;
 mod operators;
+mod permutes;
 pub mod random;
 mod reduction;
+mod region;
 mod sharding;
 mod sort;
 #[cfg(test)]
@@ -190,8 +192,21 @@ impl Builder {
         let own: Option<Vec<OpId>> = operands.iter().map(|operand| self.own(&instruction.opcode, *operand)).collect();
         let Some(own) = own else { return self.failed() };
         let opcode = instruction.opcode.clone();
-        let pushed = self.graph().push(instruction, &own, called, location);
+        let says_itself = region::is_mark(&instruction) || matches!(opcode.as_str(), "constant" | "call");
+        let mut pushed = self.graph().push(instruction, &own, called, location);
+        if let (Ok(id), false) = (&pushed, says_itself) {
+            pushed = self.marked(*id, location);
+        }
         self.handle(&opcode, pushed, location)
+    }
+
+    /// An array of a region with automatic axes, once it says that it is; other values as they are.
+    fn marked(&self, id: OpId, location: &'static Location<'static>) -> Result<OpId, String> {
+        let mut graph = self.graph();
+        let shape = (*graph.instruction(id).shape).clone();
+        let Some(region) = graph.marking_region().filter(|_| shape::dtype(&shape).is_some()) else { return Ok(id) };
+        let mark = region.mark(shape)?;
+        graph.push(mark, &[id], &[], location)
     }
 
     /// The place of an operand in the graph; `None` if it has failed or belongs to another builder.

@@ -3,10 +3,10 @@
 use std::panic::Location;
 
 use super::graph::{OpId, Scope};
+use super::region::Region;
 use super::{Builder, Op, Operand};
 use crate::dtype::DType;
 use crate::hlo::shape;
-use crate::mesh::Mesh;
 use crate::proto::{
     HloInstructionCommon, HloInstructionDetails, HloInstructionProto, SharedShape, Window, WindowDimension,
 };
@@ -18,11 +18,11 @@ impl Builder {
         &'b self,
         name: &str,
         arguments: &[impl Into<SharedShape> + Clone],
-        mesh: Option<Mesh>,
+        region: Option<Region>,
         body: impl FnOnce(&[Op<'b>]) -> Op<'b>,
     ) -> Option<u32> {
         let location = Location::caller();
-        let computation = self.graph().open(name, Scope::Function, mesh);
+        let computation = self.graph().open(name, Scope::Function, region);
         let mut handles = Vec::with_capacity(arguments.len());
         for argument in arguments {
             let added = self.graph().argument(argument.clone(), location);

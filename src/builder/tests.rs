@@ -3,7 +3,7 @@
 use super::*;
 use crate::dtype::DType::{F32, S32};
 use crate::hlo::print;
-use crate::mesh::Mesh;
+use crate::mesh::{Mesh, PartitionSpec};
 
 /// The first error of a program, without the place.
 fn message(program: impl FnOnce(&Builder)) -> String {
@@ -39,7 +39,7 @@ fn wrong_calls_are_explained() {
     insta::assert_snapshot!(message(|b| done(b.scalar(DType::U8, 300))), @"constant: 300 is out of range for u8 (0 to 255)");
     insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(x.element(0)))), @"get-tuple-element: f32[2,3] has no element 0");
     insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(b.grad(x, &[x])))), @"grad: f32[2,3] is no scalar of a floating-point type");
-    insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(b.grad(x.reduce(1, &[], |a, b| a * b + a).sum(&[]), &[x])))), @"grad: a reduction by other than sum, product, maximum and minimum has no derivative here: use stop_gradient where it is to count as a constant");
+    insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(b.grad(x.reduce(1, &[], |a, b| a * b + a).sum(&[]), &[x])))), @"grad: a reduction by a function of several operations has no derivative here: use stop_gradient where it is to count as a constant");
     insta::assert_snapshot!(message(|b| xw(b, &|x, _| done(x.reduce_window(0, &[1], &[1], &[(0, 0)], |a, b| a + b)))), @"reduce-window: each dimension of f32[2,3] needs a size, a stride and a padding");
     insta::assert_snapshot!(message(|b| xw(b, &|x, w| done(x.conv(w, &Conv { strides: vec![1], ..Conv::default() })))), @"convolution: strides, padding and dilations must be given for 0 spatial dimensions, or for none");
     insta::assert_snapshot!(message(|b| xw(b, &|x, w| done(x.dot_general(w, &DotDims { lhs_contracting: vec![0], rhs_contracting: vec![5], ..DotDims::default() })))), @"dot: dimension 5 stands there twice or is not below 2");
@@ -124,6 +124,24 @@ fn wrong_loops_and_their_derivatives_are_explained() {
         let made = b.shard_map(&mesh, &[(x, ("data",).into())], &[().into()], |x| vec![x[0].pmax(&["data"])]);
         b.grad(made[0].sum(&[]), &[x]);
     }), @"grad: a maximum or minimum over devices has no derivative here: use stop_gradient where it is to count as a constant");
+    let of_reduction = |combine: for<'b> fn(Op<'b>, Op<'b>) -> Op<'b>| {
+        message(|b| {
+            let x = b.parameter("x", F32, &[4]);
+            b.grad(x.reduce(0, &[], combine), &[x]);
+        })
+    };
+    insta::assert_snapshot!(of_reduction(|a, b| a.atan2(b)), @"grad: a reduction by 'atan2' has no derivative here: use stop_gradient where it is to count as a constant");
+    insta::assert_snapshot!(of_reduction(|a, b| a + b * 2), @"grad: a reduction by a function of several operations has no derivative here: use stop_gradient where it is to count as a constant");
+    insta::assert_snapshot!(message(|b| {
+        let x = b.parameter("x", F32, &[4]);
+        b.grad(x.reduce_window(1, &[2], &[1], &[(0, 0)], |a, b| a * b).sum(&[]), &[x]);
+    }), @"grad: a reduction over windows by 'multiply' has no derivative here: use stop_gradient where it is to count as a constant");
+    insta::assert_snapshot!(message(|b| {
+        let x = b.parameter("x", F32, &[4]);
+        let largest = x.reduce_window(f64::NEG_INFINITY, &[2], &[1], &[(0, 0)], |a, b| a.max(b));
+        let once = b.grad((largest * largest).sum(&[]), &[x])[0];
+        b.grad(once.sum(&[]), &[x]);
+    }), @"grad: select-and-scatter has no derivative here: use stop_gradient where it is to count as a constant");
 }
 
 impl<'b> Op<'b> {
@@ -184,6 +202,24 @@ fn wrong_shardings_are_explained() {
         let x = b.parameter("x", F32, &[4]);
         b.shard_map(&mesh, &[(x, ("data",).into())], &[().into()], |part| vec![part[0] + x.sum(&[])]);
     }), @"reduce: 'shard_map.5' uses 'x.2' from outside, and only constants can be: pass it as an argument");
+    let over = |specs: [PartitionSpec; 2], body: fn(Op<'_>, &Mesh) -> ()| {
+        message(|b| {
+            let x = b.parameter("x", F32, &[8, 8]);
+            let [own, result] = specs;
+            b.shard_map_over(&mesh, &["data"], &[(x, own)], &[result], |part| {
+                body(part[0], &mesh);
+                vec![part[0]]
+            });
+        })
+    };
+    let rows = || PartitionSpec::from(("data",));
+    insta::assert_snapshot!(over([("model",).into(), rows()], |_, _| ()), @"shard_map: axis 'model' is automatic in this region, which is manual along data only");
+    insta::assert_snapshot!(over([rows(), (None, "model").into()], |_, _| ()), @"shard_map: axis 'model' is automatic in this region, which is manual along data only");
+    insta::assert_snapshot!(over([rows(), rows()], |x, _| { x.psum(&["model"]); }), @"all-reduce: axis 'model' is automatic in this region, which is manual along data only");
+    insta::assert_snapshot!(over([rows(), rows()], |x, mesh| { x.with_sharding(&mesh.sharding(("data",)).unwrap()); }), @"with_sharding: axis 'data' is manual here: values are the parts of one device along it");
+    insta::assert_snapshot!(message(|b| {
+        b.shard_map_over(&mesh, &["rows"], &[], &[], |_| vec![]);
+    }), @"shard_map_over: axis rows is not found in Mesh('data': 2, 'model': 4)");
 }
 
 #[test]

@@ -77,14 +77,22 @@ impl NamedSharding {
     /// # Errors
     /// The spec has more entries than that.
     pub fn to_hlo(&self, rank: usize) -> Result<HloSharding, SpecError> {
+        self.to_hlo_within(&[], rank)
+    }
+
+    /// As [`to_hlo`](Self::to_hlo), of an array that is each device's own along the `manual` axes, which the spec does not name.
+    pub(crate) fn to_hlo_within(&self, manual: &[&str], rank: usize) -> Result<HloSharding, SpecError> {
         self.check_rank(rank, || format!("of {rank} dimensions"))?;
         let names: Vec<&str> = self.spec.axes().collect();
         let mut order = self.mesh.axis_indices(&names)?;
-        let unused: Vec<usize> = (0..self.mesh.axes().len()).filter(|axis| !order.contains(axis)).collect();
-        let size = unused.iter().map(|&axis| self.mesh.axes()[axis].1).product();
-        order.extend(unused);
+        let manual = self.mesh.axis_indices(manual)?;
+        let size = |axes: &[usize]| axes.iter().map(|&axis| self.mesh.axes()[axis].1).product();
+        let is_unused = |axis: &usize| !order.contains(axis) && !manual.contains(axis);
+        let unused: Vec<usize> = (0..self.mesh.axes().len()).filter(is_unused).collect();
+        let subgroups = [(Subgroup::Manual, size(&manual)), (Subgroup::Replicated, size(&unused))];
+        order.extend(manual.into_iter().chain(unused));
         let tiles = (0..rank).map(|dim| self.parts(dim)).collect();
-        Ok(HloSharding::tiled(tiles, &[(Subgroup::Replicated, size)], self.mesh.transposed(&order))?)
+        Ok(HloSharding::tiled(tiles, &subgroups, self.mesh.transposed(&order))?)
     }
 
     /// The shape of the part on each device of an array of shape `dims`.

@@ -5,7 +5,7 @@
 
 use super::{Derivatives, Op, Site, not_differentiable};
 use crate::builder::Builder;
-use crate::mesh::{Mesh, PartitionSpec};
+use crate::builder::region::Region;
 use crate::proto::{HloInstructionProto, SourceTarget};
 
 impl<'b> Site<'b> {
@@ -48,13 +48,18 @@ impl<'b> Site<'b> {
         let (b, g) = (self.result.builder, self.derivative);
         let border = self.result.id.and_then(|id| b.graph().borders.get(&id).cloned());
         let made = match (self.instruction.details().custom_call_target.as_str(), border) {
-            ("Sharding", _) => g.resharded("Sharding", g.shape(), (*self.instruction.sharding).clone()),
-            ("SPMDFullToShardShape", Some((mesh, spec))) => {
-                b.whole_of(&mesh, b.summed_over(&mesh, g, &others(&mesh, &spec)), &spec)
+            ("Sharding", _) => {
+                let mut back = self.instruction.clone();
+                back.shape = g.shape().into();
+                b.push(back, &[g])
             }
-            ("SPMDShardToFullShape", Some((mesh, spec))) => {
-                let copies: usize = others(&mesh, &spec).iter().filter_map(|axis| mesh.axis_size(axis)).product();
-                b.part_of(&mesh, if copies == 1 { g } else { g / copies as f64 }, &spec)
+            ("SPMDFullToShardShape", Some((region, spec))) => {
+                b.whole_of(&region, b.summed_over(&region, g, &region.others(&spec)), &spec)
+            }
+            ("SPMDShardToFullShape", Some((region, spec))) => {
+                let sizes = region.others(&spec).into_iter().filter_map(|axis| region.mesh.axis_size(axis));
+                let copies: usize = sizes.product();
+                b.part_of(&region, if copies == 1 { g } else { g / copies as f64 }, &spec)
             }
             _ => return Err(not_differentiable("a custom call")),
         };
@@ -62,18 +67,12 @@ impl<'b> Site<'b> {
     }
 }
 
-/// The axes along which devices hold the same.
-fn others<'a>(mesh: &'a Mesh, spec: &PartitionSpec) -> Vec<&'a str> {
-    let names = mesh.axes().iter().map(|(name, _)| name.as_str());
-    names.filter(|name| !spec.axes().any(|axis| axis == *name)).collect()
-}
-
 impl Builder {
     /// The sum over devices of what they hold outside of a manual region.
     #[track_caller]
-    fn summed_over<'b>(&'b self, mesh: &Mesh, part: Op<'b>, axes: &[&str]) -> Op<'b> {
+    fn summed_over<'b>(&'b self, region: &Region, part: Op<'b>, axes: &[&str]) -> Op<'b> {
         let Some(shape) = part.shape().filter(|_| !axes.is_empty()) else { return part };
-        let function = self.function("sum", &[shape], Some(mesh.clone()), |parts| self.tuple(&[parts[0].psum(axes)]));
+        let function = self.function("sum", &[shape], Some(region.clone()), |parts| self.tuple(&[parts[0].psum(axes)]));
         match function {
             Some(function) => self.push_calling(HloInstructionProto::new("call"), &[part], &[function]).element(0),
             None => self.failed(),

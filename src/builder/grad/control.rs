@@ -112,9 +112,9 @@ impl<'b> Site<'b> {
     pub(super) fn parts(&self) -> Result<Vec<Cotangent<'b>>, String> {
         let b = self.result.builder;
         let forward = self.called()[0];
-        let (mesh, parameters) = {
+        let (region, parameters) = {
             let graph = b.graph();
-            (graph.computation(forward).mesh.clone(), graph.parameters(forward))
+            (graph.computation(forward).region.clone(), graph.parameters(forward))
         };
         let given: Vec<(usize, Op<'b>)> =
             self.cotangent.iter().enumerate().filter_map(|(index, part)| part.map(|part| (index, part))).collect();
@@ -123,7 +123,7 @@ impl<'b> Site<'b> {
         let at: Vec<usize> = (0..self.wanted.len()).filter(|&index| self.wanted[index]).collect();
         let by: Vec<(OpId, Active)> = at.iter().map(|&index| (parameters[index], vec![true])).collect();
         let mut outcome = Ok(());
-        let function = b.function("back", &shapes, mesh, |parts| {
+        let function = b.function("back", &shapes, region, |parts| {
             let mut cotangent = vec![None; self.cotangent.len()];
             given.iter().zip(parts).for_each(|(&(index, _), &part)| cotangent[index] = Some(part));
             let pulled = b.back_through(forward, None, cotangent, &by).unwrap_or_else(|message| {

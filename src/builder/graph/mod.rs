@@ -7,8 +7,9 @@ use std::collections::{HashMap, HashSet};
 use std::panic::Location;
 
 use super::BuildError;
+use super::region::Region;
 use crate::hlo::{infer_shape, shape, verify_instruction};
-use crate::mesh::{Mesh, PartitionSpec};
+use crate::mesh::PartitionSpec;
 use crate::proto::{
     HloComputationProto, HloInstructionCommon, HloInstructionProto, OpMetadata, OpSharding, ProgramShapeProto,
     ShapeProto, SharedShape,
@@ -42,8 +43,8 @@ pub(super) struct Computation {
     pub captures: Vec<(OpId, OpId)>,
     /// Values of other computations that are computed again here.
     copies: HashMap<OpId, OpId>,
-    /// The mesh of whose devices one runs it.
-    pub mesh: Option<Mesh>,
+    /// The manual region that it is.
+    pub region: Option<Region>,
     /// The loop, branch or call that runs it.
     caller: Option<OpId>,
     /// What it computes derivatives of.
@@ -76,7 +77,7 @@ pub(super) struct Graph {
     /// Loops of which it is known how often they run.
     pub loops: HashMap<OpId, Turns>,
     /// The borders of manual regions, where arrays become parts of them and back: how they are cut.
-    pub borders: HashMap<OpId, (Mesh, PartitionSpec)>,
+    pub borders: HashMap<OpId, (Region, PartitionSpec)>,
     next_name: u64,
 }
 
@@ -152,13 +153,21 @@ impl Graph {
         parameters.map(|(index, _)| OpId { computation, index }).collect()
     }
 
-    /// The mesh of the manual region that is being built.
-    pub fn manual_mesh(&self) -> Option<&Mesh> {
-        self.open.iter().rev().find_map(|&index| self.computations[index as usize].mesh.as_ref())
+    /// The manual region that is being built.
+    pub fn region(&self) -> Option<&Region> {
+        self.open.iter().rev().find_map(|&index| self.computations[index as usize].region.as_ref())
+    }
+
+    /// The region, with automatic axes, of which values of the current computation must say that they are its own: all but
+    /// those of functions of scalars.
+    pub fn marking_region(&self) -> Option<&Region> {
+        let current = &self.computations[self.current() as usize];
+        let is_of_scalars = matches!(current.scope, Scope::Function) && current.region.is_none();
+        self.region().filter(|region| !region.is_full() && !is_of_scalars)
     }
 
     /// Starts a computation inside the current one.
-    pub fn open(&mut self, name: &str, scope: Scope, mesh: Option<Mesh>) -> u32 {
+    pub fn open(&mut self, name: &str, scope: Scope, region: Option<Region>) -> u32 {
         let index = self.computations.len() as u32;
         let proto = HloComputationProto {
             name: self.unique_name(name),
@@ -171,7 +180,7 @@ impl Graph {
             is_open: true,
             captures: Vec::new(),
             copies: HashMap::new(),
-            mesh,
+            region,
             caller: None,
             reverse: None,
             saved: HashMap::new(),

@@ -6,11 +6,9 @@ use std::panic::Location;
 use super::order::{index_of, ordered};
 use super::{Graph, OpId, Scope};
 use crate::builder::constant::zero;
+use crate::builder::region::is_mark;
 use crate::hlo::shape;
-use crate::proto::op_sharding::Type;
-use crate::proto::{
-    HloInstructionCommon, HloInstructionDetails, HloInstructionProto, OpSharding, ShapeProto, SharedShape,
-};
+use crate::proto::{HloInstructionCommon, HloInstructionDetails, HloInstructionProto, ShapeProto, SharedShape};
 
 /// That a computation makes the derivatives of another one, which is over.
 #[derive(Debug)]
@@ -61,6 +59,7 @@ impl Graph {
                     from.captures.iter().any(|&(_, inner)| inner == id)
                         || counter.is_some() && is_element_of_state(instruction) && instruction.tuple_index == 0
                 }
+                _ if is_mark(instruction) => instruction.operand_ids.iter().all(is_known),
                 // Of a value that is kept, it is that which is kept.
                 "broadcast" => true,
                 opcode => CHEAP.contains(&opcode) && instruction.operand_ids.iter().all(is_known),
@@ -133,7 +132,7 @@ impl Graph {
             _ => {
                 self.add_result(inside, id, &shape);
                 let part = self.add_element(caller, shape.clone(), location)?;
-                self.mark_as_part(part, shape, location)?
+                self.mark_as_part(inside, part, shape, location)?
             }
         };
         self.computations[inside as usize].saved.insert(id, saved);
@@ -309,19 +308,14 @@ impl Graph {
     /// Says of a value outside of a manual region that it is each device's own.
     fn mark_as_part(
         &mut self,
+        region: u32,
         value: OpId,
         shape: SharedShape,
         location: &'static Location<'static>,
     ) -> Result<OpId, String> {
-        let manual = OpSharding { r#type: Type::MANUAL.into(), ..OpSharding::default() };
-        let call = HloInstructionProto::from(HloInstructionCommon {
-            opcode: "custom-call".into(),
-            shape: Some(shape).into(),
-            sharding: Some(manual).into(),
-            ..Default::default()
-        })
-        .with_details(HloInstructionDetails { custom_call_target: "Sharding".to_owned(), ..Default::default() });
-        self.insert(value.computation, "part", call, &[value], &[], location)
+        let region = self.computations[region as usize].region.as_ref().ok_or("a function outside of a region")?;
+        let mark = region.mark(shape)?;
+        self.insert(value.computation, "part", mark, &[value], &[], location)
     }
 }
 
