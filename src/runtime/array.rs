@@ -349,6 +349,17 @@ impl Array {
         Ok(parts)
     }
 
+    /// Waits until the program that computes the array has done so on this process's devices.
+    ///
+    /// # Errors
+    /// It failed.
+    pub fn block_until_ready(&self) -> Result<(), ArrayError> {
+        for (_, buffer) in &self.shards {
+            buffer.ready_event().and_then(|ready| ready.wait()).map_err(RuntimeError::from)?;
+        }
+        Ok(())
+    }
+
     /// Whether a program has used up the array's memory for its results.
     pub fn is_donated(&self) -> Result<bool, RuntimeError> {
         let first = self.shards.first();

@@ -18,10 +18,11 @@ use crate::mesh::HloSharding;
 use crate::partition;
 use crate::pjrt::{Buffer, Device, ErrorCode, ExecuteOptions, LoadedExecutable};
 use crate::proto;
-use crate::trace::{self, Event};
+use crate::trace;
 
 use super::arrays::{self, Arguments, GlobalArray, JobLayout, Place};
 use super::device_list::DeviceList;
+use super::flight::Flight;
 use super::native::{self, GlobalProgram};
 use super::pipeline::{CompilerInput, Pipeline};
 use super::{Plan, Runtime, RuntimeError, bridge, compilation};
@@ -59,11 +60,6 @@ impl Results {
     pub fn to_host(&self) -> Result<Vec<Vec<Vec<u8>>>, RuntimeError> {
         let of_device = |buffers: &Vec<Buffer>| buffers.iter().map(|buffer| Ok(buffer.to_host()?)).collect();
         self.buffers.iter().map(of_device).collect()
-    }
-
-    /// The buffers: `[device][result]`.
-    pub(super) fn into_buffers(self) -> Vec<Vec<Buffer>> {
-        self.buffers
     }
 }
 
@@ -261,11 +257,24 @@ impl<'a> Executable<'a> {
 
     /// Runs the program once and waits until this process's devices are done.
     pub fn run(&self, arguments: &Arguments) -> Result<Results, RuntimeError> {
-        self.execute(&arguments.by_device())
+        let (flight, buffers) = self.begin(&arguments.by_device())?;
+        flight.finish()?;
+        Ok(Results { buffers })
     }
 
-    /// Runs the program once on these buffers, `[device][argument]`.
-    pub(super) fn execute(&self, arguments: &[Vec<&Buffer>]) -> Result<Results, RuntimeError> {
+    /// Starts the program once on these buffers, `[device][argument]`, and returns those of its results, `[device][result]`,
+    /// which carry what goes wrong later.
+    pub(super) fn start(&self, arguments: &[Vec<&Buffer>]) -> Result<Vec<Vec<Buffer>>, RuntimeError> {
+        let (flight, buffers) = self.begin(arguments)?;
+        self.runtime.flights.add(flight);
+        Ok(buffers)
+    }
+
+    fn begin(&self, arguments: &[Vec<&Buffer>]) -> Result<(Flight, Vec<Vec<Buffer>>), RuntimeError> {
+        let local = self.devices.iter().map(|(_, place)| self.layout.number(*place) as u32);
+        let local = local.map(|number| self.logical_ids.iter().position(|own| *own == number).unwrap_or(0) as u32);
+        let local: Vec<u32> = local.collect();
+        self.runtime.flights.make_way(&local, self.collectives.is_some())?;
         let run = self.runs.fetch_add(1, Ordering::Relaxed);
         phase::step(run + 1);
         let bound = self.collectives.as_ref().map(|collectives| {
@@ -279,26 +288,9 @@ impl<'a> Executable<'a> {
         let launch_id = bound.as_ref().map_or(run as i32, bridge::Run::launch_id);
         let options = ExecuteOptions { launch_id, ..ExecuteOptions::default() };
         let start = trace::recorder().map(|recorder| (recorder, trace::now()));
-        let execution = self.loaded.execute(arguments, &options)?;
-        let Some((recorder, start)) = start else {
-            execution.wait()?;
-            return Ok(Results { buffers: execution.outputs });
-        };
-        let ends: Arc<[AtomicU64]> = execution.done.iter().map(|_| AtomicU64::new(0)).collect();
-        for (device, done) in execution.done.iter().enumerate() {
-            let ends = Arc::clone(&ends);
-            done.on_ready(move |_| ends[device].store(trace::now(), Ordering::Release))?;
-        }
-        let outcome = execution.wait();
-        for ((_, place), end) in self.devices.iter().zip(&*ends) {
-            // The plugin may let us go before it calls back.
-            let end = Some(end.load(Ordering::Acquire)).filter(|end| *end > 0).unwrap_or_else(trace::now);
-            let number = self.layout.number(*place) as u32;
-            let device = self.logical_ids.iter().position(|own| *own == number).unwrap_or(0) as u32;
-            recorder.push(&Event::Step { device, program: self.id as u32, run, start, end });
-        }
-        outcome?;
-        Ok(Results { buffers: execution.outputs })
+        let mut execution = self.loaded.execute(arguments, &options)?;
+        let flight = Flight::new(&mut execution, local, bound, (self.id as u32, run), start)?;
+        Ok((flight, execution.outputs))
     }
 
     /// Runs the program `steps` times and returns the last results, with the seconds that each step took here.

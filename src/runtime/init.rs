@@ -94,12 +94,13 @@ impl Runtime {
         self.world.process_count()
     }
 
-    /// Leaves the job in order, once all processes want to. What goes on in the background, as the writing of a checkpoint, is
-    /// finished first.
+    /// Leaves the job in order, once all processes want to. What goes on in the background, as runs of programs and the writing
+    /// of a checkpoint, is finished first.
     ///
     /// # Errors
     /// That has failed, another process fails, or does not come.
     pub fn shutdown(&self) -> Result<(), RuntimeError> {
+        self.flights.finish()?;
         let unfinished = std::mem::take(&mut *self.unfinished.lock().unwrap_or_else(PoisonError::into_inner));
         for finish in unfinished {
             finish().map_err(RuntimeError::Background)?;

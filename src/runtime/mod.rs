@@ -8,6 +8,7 @@ mod compilation;
 mod device_list;
 mod error;
 mod executable;
+mod flight;
 mod gathering;
 mod init;
 mod join;
@@ -36,6 +37,7 @@ use crate::transport::mesh::{Choice, MeshError, MeshOptions, connect_mesh};
 use crate::transport::{Carrier, Transport};
 use compilation::CompilationCache;
 use device_list::DeviceList;
+use flight::Flights;
 
 pub use agreement::{Disagreement, Fact};
 pub use array::{Array, ArrayError, Shard};
@@ -71,6 +73,8 @@ pub struct Runtime {
     parts: Mutex<Vec<Arc<DeviceList>>>,
     preemption: OnceLock<preemption::Preemption>,
     unfinished: Mutex<Vec<Unfinished>>,
+    /// Goes after the communicator, without which no collective can keep an execution from its end.
+    flights: Flights,
     opening: Opening,
 }
 
@@ -215,6 +219,7 @@ impl Runtime {
             parts: Mutex::default(),
             preemption: OnceLock::new(),
             unfinished: Mutex::default(),
+            flights: Flights::default(),
             opening,
         })
     }

@@ -74,13 +74,17 @@ impl<'a> Program<'a> {
         Array::cut(self.executable.runtime(), whole, parameter.sharding.clone(), devices)
     }
 
-    /// Runs the program and waits until this process's devices are done. Arguments lie on the devices as the program's
-    /// parameters do; those that it was built to take over ([`Builder::donate`](crate::builder::Builder::donate)) cannot be
-    /// used again.
+    /// Starts the program and returns its results, which need not be there yet: the process can do something else until it reads
+    /// them ([`Array::to_host`], [`Array::block_until_ready`]), or run a program on them. Where the collectives are ours, as on
+    /// CPUs over several processes, the run before it on the same devices is waited for. What takes microseconds the CPU plugin
+    /// computes before it returns.
+    ///
+    /// Arguments lie on the devices as the program's parameters do; those that it was built to take over
+    /// ([`Builder::donate`](crate::builder::Builder::donate)) cannot be used again.
     ///
     /// # Errors
-    /// An argument is of another shape or sharding than the parameter or was given away before, or a device or another
-    /// process fails.
+    /// An argument is of another shape or sharding than the parameter or was given away before. When a device or another process
+    /// fails later, whoever reads the results is told, or the next run that waits, or [`Runtime::shutdown`].
     pub fn run(&self, arguments: &[&Array]) -> Result<Vec<Array>, RuntimeError> {
         let parameters = self.executable.parameters();
         if arguments.len() != parameters.len() {
@@ -108,9 +112,9 @@ impl<'a> Program<'a> {
         let on_device = |&device: &usize| arguments.iter().map(|argument| argument.buffer(device)).collect();
         let buffers: Option<Vec<Vec<&Buffer>>> = devices.iter().map(on_device).collect();
         let buffers = buffers.ok_or(RuntimeError::OtherRuntime)?;
-        let results = self.executable.execute(&buffers)?;
+        let results = self.executable.start(&buffers)?;
         let mut shards: Vec<Vec<(usize, Buffer)>> = self.executable.results().iter().map(|_| Vec::new()).collect();
-        for (device, buffers) in devices.into_iter().zip(results.into_buffers()) {
+        for (device, buffers) in devices.into_iter().zip(results) {
             for (shards, buffer) in shards.iter_mut().zip(buffers) {
                 shards.push((device, buffer));
             }
