@@ -176,7 +176,9 @@ impl<W: Write> Events<'_, W> {
                 let Some(collective) = process.collectives.get(&(program, key)) else { return Ok(()) };
                 let Collective { name, opcode, bytes, groups, .. } = collective;
                 let group = groups.get(group as usize).map_or(json!([]), |devices| listed(devices));
-                let combined = end.saturating_sub(start + u64::from(gathered) + exchanged);
+                // Before that, the first of its devices may still be in another collective of this line.
+                let begin = start + u64::from(gathered);
+                let combined = end.saturating_sub(begin + exchanged);
                 let args = format_args!(
                     r#""op":"{opcode}","bytes":{bytes},"group":{group},"step":{},"call":{trip},"gathered_us":{},"combined_us":{},"exchanged_us":{}"#,
                     run + 1,
@@ -184,13 +186,7 @@ impl<W: Write> Events<'_, W> {
                     Micros(combined),
                     Micros(exchanged)
                 );
-                let line = (pid, collectives_line(lane));
-                self.slice(line, "collective", name, times, args)?;
-                if gathered == 0 {
-                    return Ok(());
-                }
-                let until = start + u64::from(gathered);
-                self.slice(line, "wait", "wait for own devices", (start, until), format_args!(""))
+                self.slice((pid, collectives_line(lane)), "collective", name, (begin, end), args)
             }
             Event::Wait { lane, peer, .. } => {
                 let args = format_args!(r#""process":{peer}"#);
