@@ -83,7 +83,7 @@ unsafe extern "C" fn run_callback(error: *mut ffi::Error, user_arg: *mut c_void)
 }
 
 /// Waits for all of `events`, whatever becomes of them, and returns the first error in their order.
-pub(super) fn wait_all(events: &[Event]) -> Result<()> {
+pub(crate) fn wait_all(events: &[Event]) -> Result<()> {
     let mut result = Ok(());
     for event in events {
         result = result.and(event.wait());

@@ -27,6 +27,7 @@ pub use custom_call::{
 pub use device::{AllocatorStats, Device, Memory};
 pub use error::{Error, ErrorCode, Result};
 pub use event::Event;
+pub(crate) use event::wait_all;
 pub use executable::{ExecuteOptions, Execution, LoadedExecutable, MemoryStats};
 pub use key_value::KeyValueStore;
 pub use layout::{BufferLayout, HostLayout};

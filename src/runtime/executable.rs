@@ -35,6 +35,8 @@ pub struct Executable<'a> {
     layout: JobLayout,
     /// The number in the program of each of this process's devices.
     logical_ids: Arc<[u32]>,
+    /// Which of this process's devices run the program, in the order of `devices`.
+    local_devices: Arc<[u32]>,
     name: String,
     notes: Vec<String>,
     parameters: Vec<GlobalArray>,
@@ -173,6 +175,9 @@ impl<'a> Executable<'a> {
         let places =
             numbers.iter().map(|number| Place { replica: number / partitions, partition: number % partitions });
         let of_program = loaded.addressable_devices().iter().cloned().zip(places).collect();
+        let ids = loaded.addressable_devices().iter().filter_map(|device| runtime.global_id(device));
+        let place_here = |id| runtime.local_device_ids().into_iter().position(|own| own == id);
+        let local_devices = ids.filter_map(place_here).map(|place| place as u32).collect();
         let local = runtime.local_device_ids().into_iter();
         let logical_ids = local.map(|id| devices.partition_of(id).unwrap_or_default() as u32).collect();
         Ok(Executable {
@@ -185,6 +190,7 @@ impl<'a> Executable<'a> {
                 process_index: runtime.world.process_index(),
             },
             logical_ids,
+            local_devices,
             name: prepared.name,
             notes: prepared.notes,
             parameters,
@@ -271,10 +277,7 @@ impl<'a> Executable<'a> {
     }
 
     fn begin(&self, arguments: &[Vec<&Buffer>]) -> Result<(Flight, Vec<Vec<Buffer>>), RuntimeError> {
-        let local = self.devices.iter().map(|(_, place)| self.layout.number(*place) as u32);
-        let local = local.map(|number| self.logical_ids.iter().position(|own| *own == number).unwrap_or(0) as u32);
-        let local: Vec<u32> = local.collect();
-        self.runtime.flights.make_way(&local, self.collectives.is_some())?;
+        self.runtime.flights.make_way(&self.local_devices, self.collectives.is_some())?;
         let run = self.runs.fetch_add(1, Ordering::Relaxed);
         phase::step(run + 1);
         let bound = self.collectives.as_ref().map(|collectives| {
@@ -289,7 +292,7 @@ impl<'a> Executable<'a> {
         let options = ExecuteOptions { launch_id, ..ExecuteOptions::default() };
         let start = trace::recorder().map(|recorder| (recorder, trace::now()));
         let mut execution = self.loaded.execute(arguments, &options)?;
-        let flight = Flight::new(&mut execution, local, bound, (self.id as u32, run), start)?;
+        let flight = Flight::new(&mut execution, Arc::clone(&self.local_devices), bound, (self.id as u32, run), start)?;
         Ok((flight, execution.outputs))
     }
 

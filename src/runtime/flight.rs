@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::pjrt::{Event, Execution};
+use crate::pjrt::{Event, Execution, wait_all};
 use crate::trace::{self, Event as Traced, Recorder};
 
 use super::{RuntimeError, bridge};
@@ -11,7 +11,7 @@ use super::{RuntimeError, bridge};
 /// An execution on this process's devices.
 pub(super) struct Flight {
     /// Numbers of the devices in this process.
-    devices: Vec<u32>,
+    devices: Arc<[u32]>,
     /// `None` where the plugin runs the collectives.
     bound: Option<bridge::Run>,
     done: Vec<Event>,
@@ -32,7 +32,7 @@ impl Flight {
     /// The execution `run` of a program on these devices, which was started at `start` if somebody keeps a timeline.
     pub fn new(
         execution: &mut Execution,
-        devices: Vec<u32>,
+        devices: Arc<[u32]>,
         bound: Option<bridge::Run>,
         (program, run): (u32, u64),
         start: Option<(&'static Recorder, u64)>,
@@ -49,12 +49,9 @@ impl Flight {
 
     /// Waits until every device is done; the first error in the order of devices is the result.
     pub fn finish(self) -> Result<(), RuntimeError> {
-        let mut outcome = Ok(());
-        for done in &self.done {
-            outcome = outcome.and(done.wait());
-        }
+        let outcome = wait_all(&self.done);
         if let Some(Times { recorder, program, run, start, ends }) = self.times {
-            for (device, end) in self.devices.into_iter().zip(&*ends) {
+            for (&device, end) in self.devices.iter().zip(&*ends) {
                 // The plugin may let us go before it calls back.
                 let end = Some(end.load(Ordering::Acquire)).filter(|end| *end > 0).unwrap_or_else(trace::now);
                 recorder.push(&Traced::Step { device, program, run, start, end });
