@@ -83,7 +83,7 @@ impl Mesh {
         let alarm = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let mut peers = Vec::with_capacity(connections.len());
         for (index, connection) in (0..).zip(connections) {
-            let peer = |connection| Peer::new(index, connection, spin, &alarm);
+            let peer = |connection| Peer::new(setup.process_index, index, connection, spin, &alarm);
             peers.push(connection.map(peer).transpose()?.map(Arc::new));
         }
         let shared = Arc::new(Shared {

@@ -62,12 +62,14 @@ pub(super) struct Peer {
     spin: Spin,
     /// Whether the peer runs on this host.
     is_local: bool,
+    /// Whether it is this process, of the two, that leaves a core on which both find themselves.
+    makes_room: bool,
 }
 
 impl Peer {
-    /// A peer behind connections that do not block and, where both share memory, a ring for each direction. `alarm` becomes
-    /// readable when a lane of a link loses its connection.
-    pub fn new(index: u32, connection: Connection, spin: Spin, alarm: &Arc<OwnedFd>) -> io::Result<Peer> {
+    /// Process `here`'s peer `index`, behind connections that do not block and, where both share memory, a ring for each
+    /// direction. `alarm` becomes readable when a lane of a link loses its connection.
+    pub fn new(here: u32, index: u32, connection: Connection, spin: Spin, alarm: &Arc<OwnedFd>) -> io::Result<Peer> {
         let is_local = connection.is_local();
         let Connection { channel, instance, shared, lanes, .. } = connection;
         let shared = shared.ok();
@@ -107,6 +109,7 @@ impl Peer {
             kick: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             spin: if is_blind { spin.blind() } else { spin },
             is_local,
+            makes_room: here > index,
         })
     }
 
@@ -370,14 +373,15 @@ impl Peer {
     }
 
     fn pause(&self, spinning: &mut Spinning, has_news: impl Fn() -> bool) -> bool {
-        spinning.pause(has_news, || match (&self.own_ring, &self.ring) {
+        let shares_core = || match (&self.own_ring, &self.ring) {
             (Some(own), Some(theirs)) => own.positions().shares_core(theirs.positions()),
             // On one host it is the sender's core that takes a packet in.
             _ => match &self.way {
                 Way::Connection(socket) if self.is_local => socket_incoming_cpu(socket) == Ok(sched_getcpu() as u32),
                 _ => false,
             },
-        })
+        };
+        spinning.pause(has_news, || shares_core() && self.makes_room)
     }
 
     /// Where the peer is in its ring.

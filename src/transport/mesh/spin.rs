@@ -60,8 +60,9 @@ impl Spinning {
     }
 
     /// Lets a moment pass, or less if there is news. `false` when it is time to sleep. The system may have put who is waited
-    /// for on the same core, and takes its time to part the two: where `shares_core` says so, this thread goes elsewhere.
-    pub fn pause(&mut self, has_news: impl Fn() -> bool, shares_core: impl Fn() -> bool) -> bool {
+    /// for on the same core, and takes its time to part the two: where `makes_room` says so, this thread goes elsewhere. It
+    /// must say so to one of the two only: both would go, and meet again.
+    pub fn pause(&mut self, has_news: impl Fn() -> bool, makes_room: impl Fn() -> bool) -> bool {
         if self.over {
             return false;
         }
@@ -80,12 +81,10 @@ impl Spinning {
         let now = Instant::now();
         let since = *self.since.get_or_insert(now);
         if now >= since + PATIENCE {
-            let may_go = shares_core();
+            let goes = makes_room();
             yield_now();
-            if may_go && now.elapsed() >= PATIENCE {
+            if goes && now.elapsed() >= PATIENCE {
                 leave_core();
-                // Lest the other one follows.
-                shares_core();
             }
             self.over = now >= since + PATIENCE + COURTESY;
         }
