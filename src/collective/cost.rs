@@ -276,7 +276,7 @@ impl Tally<'_> {
             _ => bytes * f64::from(transfer.widening),
         };
         let direct = transfer.kind != Kind::AllReduce
-            || is_direct((transfer.operand_bytes * u64::from(transfer.widening)) as usize, parts.len());
+            || is_direct((transfer.operand_bytes * u64::from(transfer.widening)) as usize, parts.len(), true);
         let is_one_step = largest <= ONE_STEP_LIMIT as f64 && direct;
         let by_islands = self.by_islands.unwrap_or(!is_one_step);
         let is_layered = !islands.is_empty() && by_islands && has_islands(transfer.kind);

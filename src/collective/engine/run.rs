@@ -193,7 +193,7 @@ impl Shared {
                     });
                 }
             };
-            let reduction = Reduction::new(spec, op, scatter, group, scratch);
+            let reduction = Reduction::new(spec, op, scatter, group, scratch, exchange);
             Ok(match share {
                 Share::All => reduction.run(calls, exchange),
                 Share::FirstHalf => reduction.begin(calls, exchange),

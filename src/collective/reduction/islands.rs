@@ -42,7 +42,7 @@ impl<'a> Reduction<'a> {
             .collect();
         let rounds = shares.iter().map(Vec::len).max().unwrap_or(0);
         let depth = |of: &mut dyn Iterator<Item = u32>| of.map(|process| exchange.depth(process)).max().unwrap_or(1);
-        let (near, far) = (depth(&mut mates.iter().map(|(process, _)| *process)), self.depth(exchange));
+        let (near, far) = (depth(&mut mates.iter().map(|(process, _)| *process)), self.depth);
         let mut from_mates: VecDeque<Vec<(u32, Receive)>> = VecDeque::new();
         let mut from_owners: VecDeque<(u32, Receive)> = VecDeque::new();
         let mut kept: VecDeque<Scratch> = VecDeque::new();

@@ -25,8 +25,10 @@ use crate::collective::spec::{ArraySpec, CollectiveKind, CollectiveSpec, ReduceO
 /// Up to this size every process sends its partial result to every other one: one step instead of two.
 const DIRECT_LIMIT: usize = 32 << 10;
 
-/// The same for two processes, which move no more bytes that way, but each combine all elements instead of half of them.
+/// The same for two processes, which move no more bytes that way, but each combine all elements instead of half of them. The
+/// limit is lower where their bytes pass through the system, which leaves none of them in the cache.
 const DIRECT_LIMIT_OF_TWO: usize = 1 << 20;
+const DIRECT_LIMIT_OF_TWO_OVER_NETWORK: usize = 256 << 10;
 
 /// The step in which a piece's partial results go to whoever combines them, and the one in which these hand it on.
 fn partial(piece: usize) -> u32 {
@@ -71,6 +73,8 @@ pub(super) struct Reduction<'a> {
     scatter: Option<usize>,
     group: &'a Group,
     scratch: &'a ScratchPool,
+    /// How many pieces are given away before the first one is combined.
+    depth: usize,
     /// Every process combines the whole of an all-reduce, rather than a slice.
     is_direct: bool,
     /// Results leave the caches before anyone reads them.
@@ -93,14 +97,18 @@ pub(super) fn is_one_step(spec: &CollectiveSpec, group: &Group, limit: usize) ->
         }
         _ => {
             let size = largest_size(&spec.operands);
-            size <= limit && is_direct(size, group.parts.len())
+            size <= limit && is_direct(size, group.parts.len(), true)
         }
     }
 }
 
 /// Whether each of so many processes combines the whole of an all-reduce of `size` bytes.
-pub(in crate::collective) fn is_direct(size: usize, processes: usize) -> bool {
-    size <= if processes == 2 { DIRECT_LIMIT_OF_TWO } else { DIRECT_LIMIT }
+pub(in crate::collective) fn is_direct(size: usize, processes: usize, over_network: bool) -> bool {
+    size <= match (processes, over_network) {
+        (2, false) => DIRECT_LIMIT_OF_TWO,
+        (2, true) => DIRECT_LIMIT_OF_TWO_OVER_NETWORK,
+        _ => DIRECT_LIMIT,
+    }
 }
 
 impl<'a> Reduction<'a> {
@@ -112,10 +120,12 @@ impl<'a> Reduction<'a> {
         scatter: Option<usize>,
         group: &'a Group,
         scratch: &'a ScratchPool,
+        exchange: &Exchange<'_>,
     ) -> Reduction<'a> {
         let is_large = spec.results.iter().filter_map(ArraySpec::size).sum::<usize>() >= bulk_copy::LARGE;
-        let is_direct = is_direct(largest_size(&spec.operands), group.parts.len());
-        Reduction { spec, op, scatter, group, scratch, is_direct, is_large }
+        let depth = group.peers().map(|part| exchange.depth(part.process)).max().unwrap_or(1);
+        let is_direct = is_direct(largest_size(&spec.operands), group.parts.len(), depth > 1);
+        Reduction { spec, op, scatter, group, scratch, depth, is_direct, is_large }
     }
 
     /// The first half of a reduction in one step: gives away what others need.
@@ -430,12 +440,11 @@ impl<'a> Reduction<'a> {
     /// Every process gets all partial results and combines them.
     fn directly(&self, calls: &mut [Call], exchange: &Exchange<'_>) -> Result<(), TransportError> {
         let pieces = self.whole();
-        let depth = self.depth(exchange);
-        for index in 0..pieces.len() + depth {
+        for index in 0..pieces.len() + self.depth {
             if let Some(piece) = pieces.get(index) {
                 self.give_to_all(calls, exchange, index, piece)?;
             }
-            if let Some(before) = index.checked_sub(depth)
+            if let Some(before) = index.checked_sub(self.depth)
                 && let Some(piece) = pieces.get(before)
             {
                 self.combine(calls, exchange, before, piece)?;
@@ -444,20 +453,14 @@ impl<'a> Reduction<'a> {
         Ok(())
     }
 
-    /// How many pieces are given away before the first one is combined.
-    fn depth(&self, exchange: &Exchange<'_>) -> usize {
-        self.group.peers().map(|part| exchange.depth(part.process)).max().unwrap_or(1)
-    }
-
     /// Every process combines one slice of the elements and hands it to all others.
     fn by_slices(&self, calls: &mut [Call], exchange: &Exchange<'_>) -> Result<(), TransportError> {
         let count = self.group.parts.len();
         let slices: Vec<Vec<Piece>> = (0..count).map(|index| self.pieces(|len| chunk(len, index, count))).collect();
         let mine = &slices[self.group.mine];
         let rounds = slices.iter().map(Vec::len).max().unwrap_or(0);
-        let depth = self.depth(exchange);
         let mut incoming = Vec::new();
-        for round in 0..rounds + depth {
+        for round in 0..rounds + self.depth {
             for (offset, part) in self.group.peers().enumerate() {
                 let Some(piece) = slices[(self.group.mine + 1 + offset) % count].get(round) else { continue };
                 self.give(calls, exchange, partial(round), piece, std::iter::once(part))?;
@@ -465,7 +468,7 @@ impl<'a> Reduction<'a> {
                 // SAFETY: a piece of the results that nothing here touches any more once its partial result is sent.
                 incoming.push((part.process, unsafe { exchange.post(part.process, combined(round), results)? }));
             }
-            let Some(before) = round.checked_sub(depth) else { continue };
+            let Some(before) = round.checked_sub(self.depth) else { continue };
             let Some(piece) = mine.get(before) else { continue };
             self.combine_locally(calls, piece);
             self.combine(calls, exchange, before, piece)?;
@@ -487,14 +490,13 @@ impl<'a> Reduction<'a> {
         let peers = self.group.peers().map(|part| (part, self.slices(calls, dim, part), self.scattered(part)));
         let peers: Vec<_> = peers.collect();
         let rounds = peers.iter().map(|(.., pieces)| pieces.len()).max().unwrap_or(0).max(pieces.len());
-        let depth = self.depth(exchange);
-        for round in 0..rounds + depth {
+        for round in 0..rounds + self.depth {
             for (part, slices, pieces) in &peers {
                 if let Some(piece) = pieces.get(round) {
                     self.give_slices(calls, dim, part, slices, round, piece, exchange)?;
                 }
             }
-            if let Some(before) = round.checked_sub(depth)
+            if let Some(before) = round.checked_sub(self.depth)
                 && let Some(piece) = pieces.get(before)
             {
                 self.combine_slices(calls, dim, &slices, before, piece, exchange)?;
