@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares spmd-run with JAX (gloo) and Open MPI on this machine, in one run.
+"""Compares spmd-run with JAX (gloo), Open MPI and what the machine allows, in one run.
 
     python3 benches/compare/compare.py [collectives] [mlp] [startup] [options]
 
@@ -7,6 +7,9 @@ Installs what it needs: a release build of spmd-run, the CPU plugin, JAX into a 
 Open MPI with apt-get where mpicc is missing. The sides take turns, every launch is a new one, and figures are medians over
 the launches of each launch's median step in its slowest process. Prints Markdown tables; ratios above 1 say how many times
 as long the other side takes.
+
+The bounds of a collective: every operand is read and every result written once, by processes that copy at the same time
+(`memory`), or the least that has to be sent is, by bare sockets of the loopback device (`sockets`; see bounds.c).
 """
 
 import argparse
@@ -38,6 +41,14 @@ def steps_for(size):
     return max(8, min(300, (64 << 20) // size))
 
 
+def of_bound(op, processes, way):
+    """How much of the copying, or sending, of its size a collective has to do in each process."""
+    if way == "memory":
+        return (1 + 1 / processes) / 2 if op == "reduce_scatter" else 1
+    others = (processes - 1) / processes
+    return {"all_reduce": 2 * others, "ppermute": 1}.get(op, others)
+
+
 def run(command, **options):
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, **options)
     if done.returncode:
@@ -56,6 +67,8 @@ def install(sides, python):
             run(["apt-get", "update", "-qq"])
             run(["apt-get", "install", "-y", "-qq", "openmpi-bin", "libopenmpi-dev"])
         run(["mpicc", "-O3", "-march=native", HERE / "mpi.c", "-o", WORK / "mpi"])
+    if "bounds" in sides:
+        run(["cc", "-O3", "-march=native", HERE / "bounds.c", "-o", WORK / "bounds"])
     if "jax" in sides and not python:
         python = WORK / "venv/bin/python"
         if not python.exists():
@@ -143,6 +156,13 @@ def collectives(options, python):
                 micros, right = run([*mpirun, op, size, steps_for(size)]).split()
                 figures.add((op, size), side, float(micros) / 1e6, right == "1")
 
+        def measure_bounds():
+            for way, what in (("memory", "copy"), ("sockets", "sockets")):
+                for size in sizes:
+                    micros = float(run([WORK / "bounds", what, size, steps_for(size), processes]))
+                    for op in ops:
+                        figures.add((op, size), way, of_bound(op, processes, way) * micros / 1e6)
+
         measures = [lambda: measure_ours("program", "shm"), lambda: measure_ours("engine", "shm")]
         measures += [lambda: measure_ours("program", "tcp"), lambda: measure_ours("engine", "tcp")]
         if "jax" in options.sides:
@@ -150,12 +170,15 @@ def collectives(options, python):
         if "mpi" in options.sides and devices == 1:
             measures.append(lambda: measure_mpi("mpi shm", []))
             measures.append(lambda: measure_mpi("mpi tcp", ["--mca", "btl", "tcp,self"]))
+        if "bounds" in options.sides and devices == 1:
+            measures.append(measure_bounds)
         for _ in range(options.runs):
             for measure in measures:
                 measure()
         print(f"{processes} processes × {devices} device(s), f32, µs; median of {options.runs} launches\n")
-        sides = ["program shm", "program tcp", "engine shm", "engine tcp", "jax", "mpi shm", "mpi tcp"]
+        sides = ["program shm", "program tcp", "engine shm", "engine tcp", "jax", "mpi shm", "mpi tcp", "memory", "sockets"]
         pairs = [("jax", "program shm"), ("jax", "program tcp"), ("mpi shm", "engine shm"), ("mpi tcp", "engine tcp")]
+        pairs += [("memory", "engine shm"), ("sockets", "engine tcp")]
         head = ["op", "size", *sides, *(f"{one} ÷ {other}" for one, other in pairs)]
         rows = [(op, size) for op in ops for size in sizes]
         cells = lambda row: [figures.cell(row, side) for side in sides] + [figures.ratio(row, *pair) for pair in pairs]
@@ -208,7 +231,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     numbers = lambda text: [int(number) for number in text.split(",")]
     parser.add_argument("what", nargs="*", help="collectives, mlp, startup; default: all")
-    parser.add_argument("--sides", type=lambda text: text.split(","), default=["jax", "mpi"], help="others to compare with")
+    parser.add_argument("--sides", type=lambda text: text.split(","), default=["jax", "mpi", "bounds"], help="what to compare with")
     parser.add_argument("--processes", type=numbers, default=[2, 4])
     parser.add_argument("--devices", type=numbers, default=[1], help="devices per process")
     parser.add_argument("--sizes", default="1K,64K,1M,16M,64M")
