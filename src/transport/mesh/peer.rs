@@ -18,7 +18,7 @@ use super::inbox::Inbox;
 use super::lane::Lane;
 use super::link::Link;
 use super::spin::{Spin, Spinning};
-use super::stream::{Stream, StreamReader};
+use super::stream::{Buffered, Stream};
 use way::{Outlet, Way, Writer};
 
 pub(super) use peers::Peers;
@@ -82,7 +82,7 @@ impl Peer {
             None => {
                 let socket = Arc::clone(channel.socket());
                 let (reader, writer) = channel.split();
-                let stream = Stream::Connection(StreamReader::new(reader));
+                let stream = Stream::Connection(Buffered::new(reader));
                 (Way::Connection(socket), vec![stream], vec![Outlet::Connection(writer)])
             }
             Some(lanes) => {
@@ -90,7 +90,8 @@ impl Peer {
                 let lanes: io::Result<Vec<_>> = channels.map(|channel| Lane::new(channel, Arc::clone(alarm))).collect();
                 let (lanes, readers): (Vec<_>, Vec<_>) = lanes?.into_iter().unzip();
                 let outlets = lanes.iter().map(|lane| Outlet::Lane(Arc::clone(lane))).collect();
-                (Way::Link(Link::new(lanes, instance)), readers.into_iter().map(Stream::Lane).collect(), outlets)
+                let streams = readers.into_iter().map(|reader| Stream::Lane(Buffered::new(reader)));
+                (Way::Link(Link::new(lanes, instance)), streams.collect(), outlets)
             }
         };
         let inbox = Inbox::new(index, streams, reader);

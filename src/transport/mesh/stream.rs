@@ -1,61 +1,70 @@
-//! Bytes that come over a TCP connection, taken in by whoever waits for them.
+//! Bytes that come over TCP, taken in by whoever waits for them.
 
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd};
 
-use crate::channel::Reader;
+use crate::channel;
 
 use super::inbox::Source;
 use super::lane;
 
 /// Bytes that are taken in at a time, unless they go straight to where they belong.
-pub(super) const BUFFER_LEN: usize = 64 << 10;
+const BUFFER_LEN: usize = 64 << 10;
 
 /// What comes by a connection, or by a lane that may have several of them, one after the other.
 pub(in crate::transport) enum Stream {
-    Connection(StreamReader),
-    Lane(lane::Reader),
+    Connection(Buffered<channel::Reader>),
+    Lane(Buffered<lane::Reader>),
 }
 
-pub(in crate::transport) struct StreamReader {
-    /// Does not block.
-    stream: Reader,
+/// Where bytes are taken in from.
+pub(in crate::transport) trait TakeIn {
+    /// Takes in what is there now; 0 if that is nothing. Fails once no more can come.
+    fn take_in(&mut self, into: &mut [u8]) -> io::Result<usize>;
+
+    /// As [`Source::expect_end`].
+    fn expect_end(&mut self) {}
+}
+
+/// Bytes of a source that were taken in before anyone knew where they belong, and then the source.
+pub(in crate::transport) struct Buffered<S> {
+    pub source: S,
     buffer: Vec<u8>,
     start: usize,
     end: usize,
 }
 
-impl StreamReader {
-    pub fn new(stream: Reader) -> StreamReader {
-        StreamReader { stream, buffer: vec![0; BUFFER_LEN], start: 0, end: 0 }
+impl<S> Buffered<S> {
+    pub fn new(source: S) -> Buffered<S> {
+        Buffered { source, buffer: vec![0; BUFFER_LEN], start: 0, end: 0 }
     }
 }
 
-impl AsFd for StreamReader {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.socket().as_fd()
+/// Why nothing more comes from a peer that closed its side.
+pub(super) fn hung_up() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection")
+}
+
+/// Does not block.
+impl TakeIn for channel::Reader {
+    fn take_in(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            return match self.read(into) {
+                Ok(0) if !into.is_empty() => Err(hung_up()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                outcome => outcome,
+            };
+        }
     }
 }
 
-/// 0 if there is nothing now.
-fn receive(stream: &mut Reader, into: &mut [u8]) -> io::Result<usize> {
-    loop {
-        return match stream.read(into) {
-            Ok(0) if !into.is_empty() => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection")),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            outcome => outcome,
-        };
-    }
-}
-
-impl Source for StreamReader {
+impl<S: TakeIn> Source for Buffered<S> {
     fn available(&mut self, wanted: usize) -> io::Result<&[u8]> {
         // Until there is nothing: what TLS has opened already does not make the socket readable.
         while self.end - self.start < wanted.min(BUFFER_LEN) {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
-            match receive(&mut self.stream, &mut self.buffer[self.end..])? {
+            match self.source.take_in(&mut self.buffer[self.end..])? {
                 0 => break,
                 count => self.end += count,
             }
@@ -69,13 +78,17 @@ impl Source for StreamReader {
 
     fn read(&mut self, into: &mut [u8], _is_large: bool) -> io::Result<usize> {
         if self.start == self.end && into.len() >= BUFFER_LEN {
-            return receive(&mut self.stream, into);
+            return self.source.take_in(into);
         }
         let available = self.available(1)?;
         let count = available.len().min(into.len());
         into[..count].copy_from_slice(&available[..count]);
         self.consume(count);
         Ok(count)
+    }
+
+    fn expect_end(&mut self) {
+        self.source.expect_end();
     }
 }
 

@@ -5,21 +5,18 @@ use std::sync::atomic::Ordering;
 
 use crate::channel::{self, Channel};
 use crate::transport::mesh::inbox::Source;
-use crate::transport::mesh::stream::{BUFFER_LEN, StreamReader};
+use crate::transport::mesh::stream::{Buffered, TakeIn, hung_up};
 
 use super::{CONFIRM_AFTER, HEADER_LEN, Lane, MAX_RECORD, Progress};
 
-/// Takes in what comes by a lane.
+/// Takes in what comes by a lane: bytes out of records.
 pub(in crate::transport) struct Reader {
     lane: Arc<Lane>,
     /// The records; `None` while there is no connection.
-    records: Option<StreamReader>,
+    records: Option<Buffered<channel::Reader>>,
     /// Bytes of the present record that are still in `records`.
     left: usize,
-    /// Bytes out of records: they are taken in, whatever becomes of the connection.
-    buffer: Vec<u8>,
-    start: usize,
-    end: usize,
+    /// Bytes out of records, whatever becomes of the connection.
     taken_in: u64,
     /// How many of them a record to the other end is known to be due for.
     noted: u64,
@@ -28,17 +25,7 @@ pub(in crate::transport) struct Reader {
 
 impl Reader {
     pub(super) fn new(lane: Arc<Lane>, reader: channel::Reader) -> Reader {
-        Reader {
-            lane,
-            records: Some(StreamReader::new(reader)),
-            left: 0,
-            buffer: vec![0; BUFFER_LEN],
-            start: 0,
-            end: 0,
-            taken_in: 0,
-            noted: 0,
-            is_ending: false,
-        }
+        Reader { lane, records: Some(Buffered::new(reader)), left: 0, taken_in: 0, noted: 0, is_ending: false }
     }
 
     /// Gives up the connection, if there is one, so that nothing more is taken in before another one is there. How far this
@@ -59,13 +46,14 @@ impl Reader {
         let socket: Arc<TcpStream> = Arc::clone(channel.socket());
         let (reader, writer) = channel.split();
         let again = self.lane.resume(writer, socket, theirs)?;
-        self.records = Some(StreamReader::new(reader));
+        self.records = Some(Buffered::new(reader));
         Ok(again)
     }
+}
 
-    /// Takes bytes out of records; 0 if there are none now. Fails once no more can come.
+impl TakeIn for Reader {
     fn take_in(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let Some(records) = &mut self.records else { return if self.is_ending { Err(ended()) } else { Ok(0) } };
+        let Some(records) = &mut self.records else { return if self.is_ending { Err(hung_up()) } else { Ok(0) } };
         match unpack(records, &mut self.left, &self.lane, into) {
             Ok(count) => {
                 self.taken_in += count as u64;
@@ -81,7 +69,7 @@ impl Reader {
             Err(_) if self.is_ending => {
                 self.records = None;
                 self.lane.finish();
-                Err(ended())
+                Err(hung_up())
             }
             // The other end has everything. What it has not said on other lanes yet does not end with this one.
             Err(_) if self.lane.has_ended() => {
@@ -95,13 +83,19 @@ impl Reader {
             }
         }
     }
+
+    fn expect_end(&mut self) {
+        self.is_ending = true;
+        self.lane.note_end_of_other();
+    }
 }
 
-fn ended() -> io::Error {
-    io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection")
-}
-
-fn unpack(records: &mut StreamReader, left: &mut usize, lane: &Lane, into: &mut [u8]) -> io::Result<usize> {
+fn unpack(
+    records: &mut Buffered<channel::Reader>,
+    left: &mut usize,
+    lane: &Lane,
+    into: &mut [u8],
+) -> io::Result<usize> {
     let malformed = |problem: String| io::Error::new(io::ErrorKind::InvalidData, problem);
     while *left == 0 {
         let Some(header) = records.available(HEADER_LEN)?.first_chunk::<HEADER_LEN>() else { return Ok(0) };
@@ -117,41 +111,4 @@ fn unpack(records: &mut StreamReader, left: &mut usize, lane: &Lane, into: &mut 
     let count = records.read(&mut into[..most], false)?;
     *left -= count;
     Ok(count)
-}
-
-impl Source for Reader {
-    fn available(&mut self, wanted: usize) -> io::Result<&[u8]> {
-        while self.end - self.start < wanted.min(BUFFER_LEN) {
-            self.buffer.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.end - self.start);
-            let mut buffer = std::mem::take(&mut self.buffer);
-            let outcome = self.take_in(&mut buffer[self.end..]);
-            self.buffer = buffer;
-            match outcome? {
-                0 => break,
-                count => self.end += count,
-            }
-        }
-        Ok(&self.buffer[self.start..self.end])
-    }
-
-    fn consume(&mut self, count: usize) {
-        self.start += count;
-    }
-
-    fn read(&mut self, into: &mut [u8], _is_large: bool) -> io::Result<usize> {
-        if self.start == self.end && into.len() >= BUFFER_LEN {
-            return self.take_in(into);
-        }
-        let available = self.available(1)?;
-        let count = available.len().min(into.len());
-        into[..count].copy_from_slice(&available[..count]);
-        self.consume(count);
-        Ok(count)
-    }
-
-    fn expect_end(&mut self) {
-        self.is_ending = true;
-        self.lane.note_end_of_other();
-    }
 }

@@ -10,6 +10,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::channel::{Channel, Identity};
 use crate::transport::mesh::inbox::Source;
+use crate::transport::mesh::stream::Buffered;
 
 use super::*;
 
@@ -79,14 +80,14 @@ fn channels(bytes: usize, resets: bool, identity: Option<&Identity>) -> io::Resu
 
 struct End {
     lane: Arc<Lane>,
-    reader: Mutex<Reader>,
+    reader: Mutex<Buffered<Reader>>,
     received: AtomicUsize,
 }
 
 impl End {
     fn new(channel: Channel, alarm: &Arc<OwnedFd>) -> End {
         let (lane, reader) = Lane::new(channel, Arc::clone(alarm)).unwrap();
-        End { lane, reader: Mutex::new(reader), received: AtomicUsize::new(0) }
+        End { lane, reader: Mutex::new(Buffered::new(reader)), received: AtomicUsize::new(0) }
     }
 
     fn write(&self, direction: usize, total: usize, mut random: Random) {
@@ -162,8 +163,9 @@ fn exchange(total: usize, most: usize, seed: u64, identity: Option<&Identity>) -
             }
             let [near, far] = connect();
             let mut readers = ends.each_ref().map(|end| end.reader.lock().unwrap());
-            let progress = readers.each_mut().map(|reader| reader.suspend("it was cut"));
-            again += readers[0].resume(near, progress[1]).unwrap() + readers[1].resume(far, progress[0]).unwrap();
+            let progress = readers.each_mut().map(|reader| reader.source.suspend("it was cut"));
+            again += readers[0].source.resume(near, progress[1]).unwrap()
+                + readers[1].source.resume(far, progress[0]).unwrap();
             connections += 1;
         }
     });
@@ -214,7 +216,7 @@ fn the_other_end_must_have_what_it_confirmed_and_no_more_than_was_sent() {
     let mut reader = end.reader.lock().unwrap();
     for taken_in in [59, 101] {
         let [again, _far] = channels(usize::MAX >> 1, false, None).unwrap();
-        assert_eq!(reader.suspend("it was cut"), Progress { taken_in: 0, sent: 100 });
-        assert!(reader.resume(again, Progress { taken_in, sent: 0 }).is_err());
+        assert_eq!(reader.source.suspend("it was cut"), Progress { taken_in: 0, sent: 100 });
+        assert!(reader.source.resume(again, Progress { taken_in, sent: 0 }).is_err());
     }
 }

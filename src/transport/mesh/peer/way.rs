@@ -96,7 +96,7 @@ impl Peer {
     /// Gives up the connection of a lane; how far it has come.
     pub fn suspend(&self, lane: usize, reason: &str) -> Progress {
         match self.lock().source(lane) {
-            Stream::Lane(reader) => reader.suspend(reason),
+            Stream::Lane(reader) => reader.source.suspend(reason),
             Stream::Connection(_) => Progress { taken_in: 0, sent: 0 },
         }
     }
@@ -104,7 +104,7 @@ impl Peer {
     /// Goes on with a lane over this connection. Returns how many bytes are sent again.
     pub fn resume(&self, lane: usize, channel: Channel, theirs: Progress) -> Result<u64, String> {
         let resumed = match self.lock().source(lane) {
-            Stream::Lane(reader) => reader.resume(channel, theirs),
+            Stream::Lane(reader) => reader.source.resume(channel, theirs),
             Stream::Connection(_) => Err("it is no lane".to_owned()),
         };
         self.wake_all();
