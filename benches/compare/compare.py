@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares spmd-run with JAX (gloo), Open MPI and what the machine allows, in one run.
 
-    python3 benches/compare/compare.py [collectives] [mlp] [startup] [options]
+    python3 benches/compare/compare.py [collectives] [plain] [mlp] [startup] [options]
 
 Installs what it needs: a release build of spmd-run, the CPU plugin, JAX into a virtual environment under target/, and
 Open MPI with apt-get where mpicc is missing. The sides take turns, every launch is a new one, and figures are medians over
@@ -186,6 +186,24 @@ def collectives(options, python):
         table(head, [[op, names[size], *cells((op, size))] for op, size in rows])
 
 
+def plain(options, python):
+    """A program without collectives, which has a result of its operand's size in fresh memory."""
+    size, steps, rows = 64 << 20, 20, []
+    for processes in sorted({1, *options.processes}):
+        program, shape, figures = WORK / f"plain{processes}.hlo", f"f32[{size // 4}]", Figures()
+        program.write_text(
+            f"HloModule plain, replica_count={processes}\nENTRY main {{\n  x = {shape} parameter(0)\n  one = f32[] constant(1)\n"
+            f"  ones = {shape} broadcast(one), dimensions={{}}\n  ROOT sum = {shape} add(x, ones)\n}}\n"
+        )
+        for _ in range(options.runs):
+            steps_of = ours([program], processes, 1, "--warmup", 2, "--repeat", steps)["steps"]
+            figures.add("", "spmd-run", steps_of["median_seconds"])
+            figures.add("", "jax", max(lines[0]["seconds"] for lines in jax(python, processes, 1, "plain", size, steps)))
+        rows.append([processes, figures.cell("", "spmd-run"), figures.cell("", "jax"), figures.ratio("", "jax", "spmd-run")])
+    print(f"x + 1 of 64 MiB on each device, µs; median of {options.runs} launches\n")
+    table(["processes", "spmd-run", "jax", "jax ÷ spmd-run"], rows)
+
+
 def mlp(options, python):
     """A training step 784-1024-1024-10 with batch 256, the batch divided over the devices."""
     counts = sorted({1, *options.processes})
@@ -230,7 +248,7 @@ def startup(options, python):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     numbers = lambda text: [int(number) for number in text.split(",")]
-    parser.add_argument("what", nargs="*", help="collectives, mlp, startup; default: all")
+    parser.add_argument("what", nargs="*", help="collectives, plain, mlp, startup; default: all")
     parser.add_argument("--sides", type=lambda text: text.split(","), default=["jax", "mpi", "bounds"], help="what to compare with")
     parser.add_argument("--processes", type=numbers, default=[2, 4])
     parser.add_argument("--devices", type=numbers, default=[1], help="devices per process")
@@ -242,7 +260,7 @@ def main():
     python = install(options.sides, options.python)
     cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
     print(f"{datetime.date.today()}, {os.cpu_count()} cores, {cpu}, Linux {platform.release()}\n", flush=True)
-    for name, part in (("collectives", collectives), ("mlp", mlp), ("startup", startup)):
+    for name, part in (("collectives", collectives), ("plain", plain), ("mlp", mlp), ("startup", startup)):
         if not options.what or name in options.what:
             part(options, python)
 

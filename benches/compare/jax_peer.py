@@ -1,6 +1,7 @@
 """One process of JAX with gloo: jax_peer.py ADDRESS N INDEX DEVICES WHAT [ARGUMENTS]. Prints JSON lines.
 
     collectives OPS SIZES ITERS    median seconds of each, and whether the result was right
+    plain SIZE STEPS               median seconds of a program without collectives
     mlp FOLDER STEPS               steps of a data-parallel perceptron; process 0 of 1 also writes it as StableHLO
     startup                        the device count, and when it was known
 """
@@ -73,6 +74,14 @@ def collectives(ops, sizes, iters):
             print(json.dumps({"op": op, "size": size, "seconds": seconds, "right": right}), flush=True)
 
 
+def plain(size, steps):
+    sharding = NamedSharding(jax.make_mesh((jax.device_count(),), ("x",)), P("x"))
+    ones = lambda index: np.ones(size // 4, np.float32)
+    array = jax.make_array_from_callback((jax.device_count() * size // 4,), sharding, ones)
+    call = jax.jit(lambda x: x + 1, out_shardings=sharding)
+    print(json.dumps({"seconds": timed(lambda: call(array), steps)}), flush=True)
+
+
 def mlp(folder, steps):
     mesh = jax.make_mesh((jax.device_count(),), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
     whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, P("x"))
@@ -127,6 +136,8 @@ what, *arguments = sys.argv[5:]
 if what == "collectives":
     sizes, iters = (list(map(int, text.split(","))) for text in arguments[1:])
     collectives(arguments[0].split(","), sizes, iters)
+elif what == "plain":
+    plain(*map(int, arguments))
 elif what == "mlp":
     mlp(arguments[0], int(arguments[1]))
 else:
