@@ -72,8 +72,7 @@ mod tests {
         super::detect(&Environment::new(variables.iter().copied()))
     }
 
-    const HYDRA: [(&str, &str); 5] =
-        [(RANK, "1"), (SIZE, "2"), ("PMI_FD", "8"), (LOCAL_RANK, "1"), (LOCAL_SIZE, "2")];
+    const HYDRA: [(&str, &str); 5] = [(RANK, "1"), (SIZE, "2"), ("PMI_FD", "8"), (LOCAL_RANK, "1"), (LOCAL_SIZE, "2")];
 
     /// A host where this process's ancestors, the next one first, have these process ids and names.
     fn host(ancestors: &[(u32, &str)]) -> tempfile::TempDir {
