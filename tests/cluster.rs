@@ -55,9 +55,9 @@ fn torchrun() {
 
 #[test]
 fn mpich() {
-    let mpirun = |arguments: &[&str]| {
+    let mpirun = |before: &[&str], arguments: &[&str]| {
         let mut mpirun = Command::new("mpirun.mpich");
-        mpirun.args(["-n", "2", env!("CARGO_BIN_EXE_spmd-run")]).args(PROGRAM).args(arguments);
+        mpirun.args(["-n", "2"]).args(before).arg(env!("CARGO_BIN_EXE_spmd-run")).args(PROGRAM).args(arguments);
         mpirun.current_dir(harness::root());
         run(mpirun)
     };
@@ -65,10 +65,18 @@ fn mpich() {
         eprintln!("skipped: mpirun.mpich is not installed (Debian: mpich)");
         return;
     }
-    let outcome = mpirun(&["--coordinator", &format!("127.0.0.1:{}", free_port())]).success("MPICH");
-    assert!(outcome.stdout.contains("2 processes × 2 devices"), "{}", outcome.stdout);
-    fails(&mpirun(&["-n", "3"]), 2, &["-n 3: MPICH started 2 processes: leave -n out"]);
-    fails(&mpirun(&[]), 2, &["MPICH's variables name no host and no job: give --coordinator HOST:PORT"]);
+    let coordinator = format!("127.0.0.1:{}", free_port());
+    // What stands between, as scripts do, hides no place in a job.
+    let between = ["sh", "-c", "\"$@\"; exit $?", "sh"];
+    for (before, arguments) in [(&[][..], &[][..]), (&between, &[]), (&[], &["--coordinator", &coordinator])] {
+        let outcome = mpirun(before, arguments).success("MPICH");
+        assert!(outcome.stdout.contains("2 processes × 2 devices"), "{}", outcome.stdout);
+        assert!(outcome.stderr.contains("MPICH: process 0 of 2, 0 of 2 on this host"), "{}", outcome.stderr);
+    }
+    fails(&mpirun(&[], &["-n", "3"]), 2, &["-n 3: MPICH started 2 processes: leave -n out"]);
+    let two_hosts = mpirun(&["-launcher", "fork", "-hosts", "a,b"], &[]);
+    let reason = "MPICH does not tell its processes the name of any host: give --coordinator HOST:PORT";
+    fails(&two_hosts, 2, &[reason]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod harness;
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -27,6 +28,48 @@ fn jobs_on_a_cluster() {
     // Who is killed cleans up nothing.
     stopped_jobs_free_what_they_have(&mut cluster);
     nodes_that_die_end_the_job(&mut cluster);
+    a_cluster_that_goes_away_ends_the_job(cluster);
+}
+
+/// Each of them ends by itself, whatever it is that is no cluster.
+#[test]
+fn what_is_no_cluster_is_told() {
+    let told = |mut plan: Plan, path: &OsStr, message: &str| {
+        plan.command.args(["--launcher", "ray", "--rendezvous-timeout", "1"]).env("PATH", path);
+        plan.command.env_remove("RAY_ADDRESS");
+        fails(&plan.run(), 3, &[message]);
+    };
+    let devices = || plan(["devices"]);
+    told(devices(), OsStr::new("/no/such/folder"), "Ray: cannot run python3: No such file");
+    let other_python = |script: &str| {
+        let plan = devices();
+        let folder = plan.script("python3", script).parent().expect("a folder").to_owned();
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let path = std::env::join_paths([folder].into_iter().chain(std::env::split_paths(&path))).expect("a PATH");
+        (plan, path)
+    };
+    let (plan, path) = other_python("echo 'no Python for this machine' >&2\nexit 3\n");
+    told(plan, &path, "Ray: python3 has ended: no Python for this machine");
+    // Whatever the real one has.
+    let (plan, path) = other_python("PATH=${PATH#*:}\nexport PYTHONPATH=$(dirname $0)/none\nexec python3 \"$@\"\n");
+    let none = Path::new(path.to_str().expect("text").split(':').next().expect("a folder")).join("none");
+    std::fs::create_dir(&none).expect("a folder");
+    std::fs::write(none.join("ray.py"), "raise ImportError('not installed')").expect("a file");
+    told(plan, &path, "has no Ray (not installed): put the Python that has it first on the PATH");
+
+    let Some(path) = harness::ray::path() else { return };
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = mute.local_addr().expect("its address").to_string();
+    let mut at_mute = devices();
+    at_mute.command.args(["--ray-address", &address]);
+    told(at_mute, &path, &format!("--ray-address {address}: no answer within 1 s: is a Ray cluster there"));
+    // Where nobody sees the processes of other clusters.
+    let alone = ["unshare", "--pid", "--fork", "--mount-proc"];
+    if !Command::new(alone[0]).args(&alone[1..]).arg("true").status().is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no process namespace can be made here (unshare --pid)");
+        return;
+    }
+    told(devices().behind(&alone), &path, "no Ray cluster runs on this machine: start one (ray start --head)");
 }
 
 fn helpers_clean_up(folder: &Path) {
@@ -61,9 +104,6 @@ fn unusable_clusters_are_explained(cluster: &RayCluster) {
     let mut elsewhere = command(["devices", "--launcher", "ray", "--ray-address", "127.0.0.1:1"]);
     elsewhere.env("PATH", &cluster.path);
     fails(&run(elsewhere), 3, &["--ray-address 127.0.0.1:1 cannot be reached: [Errno 111] Connection refused"]);
-    let mut nothing = command(["devices", "--launcher", "ray"]);
-    nothing.env("PATH", "/no/such/folder");
-    fails(&run(nothing), 3, &["Ray: cannot run python3: No such file"]);
     fails(&spmd_run(["devices", "--launcher", "ray", "--hosts", "a"]), 2, &["--hosts: Ray decides where a job runs"]);
 }
 
@@ -157,6 +197,17 @@ fn nodes_that_die_end_the_job(cluster: &mut RayCluster) {
     let half = on(cluster, ["devices", "-n", "8", "--slices", "2"]).run();
     fails(&half, 3, &["the cluster has too few nodes: asked for 8 nodes, in 2 slices of equal size"]);
     wait_until_free(cluster, r#"{"free": 28.0, "all": 28.0, "heads": 2.0, "groups": 0}"#);
+}
+
+/// Nobody is left to say what has become of a node.
+fn a_cluster_that_goes_away_ends_the_job(mut cluster: RayCluster) {
+    let mut job = on(&cluster, ["-n", "4"].into_iter().chain(LONG));
+    job.export_mark();
+    let mut job = job.start();
+    job.wait_until_running(4);
+    assert_eq!(cluster.ask("end"), "ended");
+    let outcome = job.finish();
+    fails(&outcome, 3, &["process ", " (", ": "]);
 }
 
 /// Ray takes a moment to free what a process held that was killed.

@@ -6,10 +6,14 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use harness::network::Network;
 use harness::slurm::Slurm;
 use harness::{Outcome, fails, run};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_spmd-run");
+const PROGRAM: [&str; 3] = ["hlo/dp_tp_mlp_step.hlo", "--input", "hlo/data/dp_tp_mlp_step.in.npz"];
+const EXPECTED: [&str; 6] = ["--expect", "hlo/data/dp_tp_mlp_step.out.npz", "--rtol", "1e-5", "--atol", "1e-5"];
+const TOKEN: &str = "SPMD_JOB_TOKEN";
 
 /// One cluster, as it takes long to start.
 #[test]
@@ -20,6 +24,33 @@ fn jobs_under_slurm() {
     a_preempted_job_goes_on_from_its_checkpoint(&slurm);
 }
 
+/// Nodes that are network namespaces, with a cable between them.
+#[test]
+fn a_step_over_two_nodes() {
+    let Some(network) = Network::new("slurm") else { return };
+    let Some(slurm) = Slurm::on(&network) else { return };
+    let srun = |token: Option<&str>, arguments: &[&str]| {
+        let mut srun = slurm.command("srun");
+        srun.env_remove(TOKEN).args(["-N", "2", "-n", "4", "--ntasks-per-node=2", BINARY]).args(arguments);
+        srun.envs(token.map(|token| (TOKEN, token)));
+        run(srun)
+    };
+    let secret = Some("0123456789abcdef0123456789abcdef");
+    // The nodes are one machine, which has shared memory.
+    let outcome = srun(secret, &[&PROGRAM[..], &EXPECTED, &["--transport", "tcp"]].concat()).success("a program");
+    assert!(outcome.stdout.contains("8 (cpu): 4 processes × 2 devices, over tcp"), "{}", outcome.stdout);
+    assert!(
+        outcome.stderr.contains("Slurm: process 0 of 4, 0 of 2 on this host, coordinator n0:"),
+        "{}",
+        outcome.stderr
+    );
+    let devices = srun(secret, &["devices", "--format", "json"]).success("devices").stdout;
+    let devices: serde_json::Value = serde_json::from_str(&devices).expect("JSON");
+    let hosts = devices["processes"].as_array().expect("processes").iter().map(|process| process["host"].as_str());
+    assert_eq!(hosts.flatten().collect::<Vec<_>>(), ["n0", "n0", "n1", "n1"]);
+    fails(&srun(None, &["devices"]), 3, &["this job has no token: set SPMD_JOB_TOKEN"]);
+}
+
 fn srun(slurm: &Slurm, arguments: &[&str]) -> Outcome {
     let mut srun = slurm.command("srun");
     srun.args(arguments);
@@ -27,11 +58,12 @@ fn srun(slurm: &Slurm, arguments: &[&str]) -> Outcome {
 }
 
 fn steps_know_their_processes(slurm: &Slurm) {
-    let program = ["hlo/dp_tp_mlp_step.hlo", "--input", "hlo/data/dp_tp_mlp_step.in.npz"];
-    let expected = ["--expect", "hlo/data/dp_tp_mlp_step.out.npz", "--rtol", "1e-5", "--atol", "1e-5"];
-    let outcome = srun(slurm, &[&["-n", "4", BINARY][..], &program, &expected].concat()).success("a program");
+    let outcome = srun(slurm, &[&["-n", "4", BINARY][..], &PROGRAM, &EXPECTED].concat()).success("a program");
     assert!(outcome.stdout.contains("8 (cpu): 4 processes × 2 devices"), "{}", outcome.stdout);
     assert!(outcome.stderr.contains("Slurm: process 0 of 4, 0 of 4 on this host"), "{}", outcome.stderr);
+    // Slurm as MPI's process manager, which sets variables of MPICH.
+    let outcome = srun(slurm, &["--mpi=pmi2", "-n", "2", BINARY, "devices"]).success("PMI");
+    assert!(outcome.stderr.contains("Slurm: process 0 of 2, 0 of 2 on this host"), "{}", outcome.stderr);
     // In a batch script, outside any step, -n starts processes.
     let outcome = srun(slurm, &["-n", "1", BINARY, "devices", "-n", "2"]).success("a single task");
     assert!(outcome.stdout.contains("process_count  2"), "{}", outcome.stdout);

@@ -202,6 +202,23 @@ fn what_there_is_of_a_stopped_job_is_written() {
 }
 
 #[test]
+fn what_there_is_of_a_job_whose_time_is_over_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("run.json");
+    for processes in ["1", "4"] {
+        let mut plan = plan(["-n", processes, "--timeout", "5", "--repeat", "100000000", "hlo/scan_layers.hlo"]);
+        plan.command.arg("--trace").arg(&json);
+        let outcome = plan.run();
+        fails(&outcome, 1, &["the job did not end within 5 s (--timeout)"]);
+        assert!(!outcome.stderr.contains("PJRT"), "{}", outcome.stderr);
+        let (metadata, slices) = read(&json);
+        assert_eq!(metadata["processes_missing"], Value::Array(Vec::new()));
+        check_nesting(&slices);
+        std::fs::remove_file(&json).unwrap();
+    }
+}
+
+#[test]
 fn what_is_left_of_a_failed_job_is_written() {
     // Process 1 ends in its third step, or process 0 does.
     for (culprit, file, there) in [("1", "run.json", vec![0, 2]), ("0", "run.process-2.json", vec![2])] {
@@ -281,7 +298,7 @@ fn steps() {
     // So that there is something to see on a terminal.
     if std::env::var(CULPRIT).unwrap() == "slow" {
         println!("a line of its own");
-        std::thread::sleep(Duration::from_secs(1));
+        std::thread::sleep(Duration::from_secs(3));
     }
     runtime.shutdown().unwrap();
 }
@@ -303,14 +320,40 @@ fn a_terminal_shows_how_far_the_job_is() {
     if std::env::var_os(FOLDER).is_some() {
         return steps();
     }
-    let program = std::env::current_exe().unwrap();
-    let binary = env!("CARGO_BIN_EXE_spmd-run");
-    // Gives the command a terminal.
-    let mut terminal = Command::new("script");
-    let job = format!("{binary} -n 2 -- {} --exact {name} --nocapture", program.display());
-    terminal.args(["-qec", &job, "/dev/null"]).env(FOLDER, ".").env(CULPRIT, "slow");
-    let outcome = run(terminal).success("a job on a terminal");
-    assert!(outcome.stdout.contains("step 4"), "{}", outcome.stdout);
+    let shown = on_a_terminal(&["-n", "2"], name);
+    assert!(shown.contains("step 4"), "{shown}");
     // What processes print is on lines of its own.
-    assert!(outcome.stdout.contains("[1] a line of its own\r\n"), "{}", outcome.stdout);
+    assert!(shown.contains("[1] a line of its own\r\n"), "{shown}");
+}
+
+#[test]
+fn a_terminal_shows_the_processes_of_all_hosts() {
+    let name = "a_terminal_shows_the_processes_of_all_hosts";
+    if std::env::var_os(FOLDER).is_some() {
+        return steps();
+    }
+    let shown = on_a_terminal(&["--hosts", "a,b", "-x", FOLDER, "-x", CULPRIT], name);
+    // Each host tells of its own: of b when its process has not joined yet, and of both, as all have begun a step that is shown.
+    assert!(shown.contains("joining: 1 of 2, missing process 1"), "{shown}");
+    assert!(shown.contains("step 4"), "{shown}");
+    assert!(shown.contains("[1 b] a line of its own\r\n"), "{shown}");
+}
+
+/// What a terminal shows of a job in which process 1 joins late, and which takes its time after its last step.
+fn on_a_terminal(options: &[&str], test: &str) -> String {
+    let program = std::env::current_exe().unwrap();
+    let late = format!("[ $SPMD_PROCESS_INDEX = 0 ] || sleep 3; exec {} --exact {test} --nocapture", program.display());
+    let mut plan = plan(options);
+    plan.command.args(["--", "sh", "-c", &late]).env(FOLDER, ".").env(CULPRIT, "slow");
+    // Gives the command a terminal.
+    let terminal = plan.script("terminal", "exec script -qec \"$(printf \"'%s' \" \"$@\")\" /dev/null\n");
+    let outcome = plan.behind(&[terminal.to_str().unwrap()]).run().success("a job on a terminal");
+    outcome.stdout
+}
+
+#[test]
+fn elsewhere_there_is_no_line() {
+    let quiet = command(["-n", "2", "--devices-per-process", "4", "--repeat", "50", PROGRAM]);
+    let outcome = run(quiet).success("a job without a terminal");
+    assert!(!outcome.stderr.contains("step") && !outcome.stderr.contains('\r'), "{}", outcome.stderr);
 }

@@ -3,7 +3,7 @@
 use super::{ClusterError, Detected, Environment, Part, Scheduler, environment::wrong, port};
 
 /// Only set inside a step; a batch script or an allocation's shell is not a process of a job.
-const NODE_LIST: &str = "SLURM_STEP_NODELIST";
+pub(super) const NODE_LIST: &str = "SLURM_STEP_NODELIST";
 const JOB: &str = "SLURM_JOB_ID";
 const RANK: &str = "SLURM_PROCID";
 /// The step's own count, which differs from the job's when the step uses a part of it.
@@ -40,7 +40,11 @@ pub(super) fn detect(environment: &Environment) -> Result<Option<Detected>, Clus
         }
         _ => None,
     };
-    let first = first_host(nodes).ok_or_else(|| wrong(NODE_LIST, nodes, "it names no node"))?;
+    if local.is_some_and(|local| local.count > count) {
+        let rule = "a node has no more tasks than the step";
+        return Err(environment.contradiction(SCHEDULER, TASKS_PER_NODE, name, rule));
+    }
+    let first = first_host(nodes).map_err(|reason| wrong(NODE_LIST, nodes, reason))?;
     let job = job.parse().map_err(|_| wrong(JOB, job, "it must be a whole number"))?;
     let port = port::of_job(environment, job)?;
     let mut detected = Detected { local, ..Detected::new(SCHEDULER, place, Err(String::new())) };
@@ -49,20 +53,42 @@ pub(super) fn detect(environment: &Environment) -> Result<Option<Detected>, Clus
     Ok(Some(detected))
 }
 
-/// The first of `node001`, `node001,host2`, `node[001-015],host2` or `node[001,007-015]-ib,host2`.
-fn first_host(nodes: &str) -> Option<String> {
-    let end = nodes.find([',', '[']).unwrap_or(nodes.len());
-    let (prefix, rest) = nodes.split_at(end);
-    let host = match rest.strip_prefix('[') {
-        None => prefix.to_owned(),
-        Some(rest) => {
-            let (numbers, rest) = rest.split_once(']')?;
-            let number = numbers.split([',', '-']).next()?;
-            let suffix = rest.split([',', '[']).next().unwrap_or_default();
-            format!("{prefix}{number}{suffix}")
-        }
-    };
-    (!host.is_empty()).then_some(host)
+/// The first node of a list such as `node001,host2` or `rack[1-2]-n[001,007-015],host2`.
+fn first_host(nodes: &str) -> Result<String, String> {
+    let mut inside = false;
+    let mut hosts = nodes.split(move |letter| {
+        inside = letter == '[' || inside && letter != ']';
+        letter == ',' && !inside
+    });
+    let first = first_of(hosts.next().unwrap_or_default())?;
+    hosts.try_for_each(|host| first_of(host).map(drop))?;
+    Ok(first)
+}
+
+/// The first node of `n[7-9]-ib`.
+fn first_of(nodes: &str) -> Result<String, String> {
+    let (mut first, mut rest) = (String::new(), nodes);
+    while let Some((name, numbers)) = rest.split_once('[') {
+        let (numbers, others) = numbers.split_once(']').ok_or("a bracket is not closed")?;
+        first += name;
+        first += first_number(numbers).ok_or_else(|| format!("[{numbers}] is no list of numbers"))?;
+        rest = others;
+    }
+    first += rest;
+    match first.contains(']') {
+        true => Err("a bracket is not opened".to_owned()),
+        false if first.is_empty() => Err("a name is empty".to_owned()),
+        false => Ok(first),
+    }
+}
+
+/// The first of `001,007-015`, with its zeros.
+fn first_number(numbers: &str) -> Option<&str> {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
+    let ranges = numbers.split(',').map(|range| range.split_once('-').unwrap_or((range, range)));
+    let mut firsts = ranges.map(|(first, last)| (is_number(first) && is_number(last)).then_some(first));
+    let first = firsts.next()??;
+    firsts.all(|number| number.is_some()).then_some(first)
 }
 
 /// How many tasks a node has, by `2(x3),1`.
@@ -127,16 +153,38 @@ mod tests {
         let lists = [
             ("node001", "node001"),
             ("node001,host2", "node001"),
+            ("n[0-2,5],m1", "n0"),
+            ("n[5,0-2],m1", "n5"),
             ("node[001-015],host2", "node001"),
             ("node[001,007-015],host2", "node001"),
-            ("rack[2-3]-node[01-16]", "rack2-node"),
+            ("a[01-03]b[1-2]", "a01b1"),
+            ("rack[1-2]-n[001-010,020]", "rack1-n001"),
             ("n[7]-ib,host", "n7-ib"),
+            ("cn-1.example.org,cn-2.example.org", "cn-1.example.org"),
         ];
         for (list, first) in lists {
             assert_eq!(first_host(list).unwrap(), first, "{list}");
         }
-        for malformed in ["", ",", "[", "n[1"] {
-            assert_eq!(first_host(malformed), None, "{malformed}");
+        let malformed = [
+            ("", "a name is empty"),
+            (",", "a name is empty"),
+            ("n1,", "a name is empty"),
+            ("n1,,n2", "a name is empty"),
+            ("[", "a bracket is not closed"),
+            ("n[1", "a bracket is not closed"),
+            ("n1,m[1,2", "a bracket is not closed"),
+            ("n1]", "a bracket is not opened"),
+            ("n[]", "[] is no list of numbers"),
+            ("n[1,]", "[1,] is no list of numbers"),
+            ("n[-2]", "[-2] is no list of numbers"),
+            ("n[1-]", "[1-] is no list of numbers"),
+            ("n[1-2-3]", "[1-2-3] is no list of numbers"),
+            ("n[a-c]", "[a-c] is no list of numbers"),
+            ("n[[1]]", "[[1] is no list of numbers"),
+            ("n1,m[1-x]", "[1-x] is no list of numbers"),
+        ];
+        for (list, reason) in malformed {
+            assert_eq!(first_host(list).unwrap_err(), reason, "{list}");
         }
     }
 
@@ -156,6 +204,7 @@ mod tests {
         insta::assert_snapshot!(detect(&changed(LOCAL_RANK, "2")).unwrap_err(), @"Slurm: SLURM_LOCALID=2 and SLURM_STEP_TASKS_PER_NODE=2(x2) contradict each other: an index is below its count");
         insta::assert_snapshot!(detect(&changed(NODE, "2")).unwrap_err(), @"SLURM_STEP_TASKS_PER_NODE=2(x2): it does not tell the tasks of node 2");
         insta::assert_snapshot!(detect(&changed(JOB, "j")).unwrap_err(), @"SLURM_JOB_ID=j: it must be a whole number");
-        insta::assert_snapshot!(detect(&changed(NODE_LIST, "[")).unwrap_err(), @"SLURM_STEP_NODELIST=[: it names no node");
+        insta::assert_snapshot!(detect(&changed(NODE_LIST, "[")).unwrap_err(), @"SLURM_STEP_NODELIST=[: a bracket is not closed");
+        insta::assert_snapshot!(detect(&changed(TASKS_PER_NODE, "2,6")).unwrap_err(), @"Slurm: SLURM_STEP_TASKS_PER_NODE=2,6 and SLURM_STEP_NUM_TASKS=4 contradict each other: a node has no more tasks than the step");
     }
 }

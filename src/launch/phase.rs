@@ -20,8 +20,8 @@ struct Page {
     step: AtomicU64,
     /// How many steps there will be; 0 where nobody knows.
     steps: AtomicU64,
-    /// Whether the process has joined its job.
-    joined: AtomicU8,
+    /// Whether the process has come to join its job.
+    has_come: AtomicU8,
     phase: Text<500>,
     collective: Text<128>,
 }
@@ -47,7 +47,7 @@ pub struct Phase {
 static OWN: Page = Page {
     step: AtomicU64::new(0),
     steps: AtomicU64::new(0),
-    joined: AtomicU8::new(0),
+    has_come: AtomicU8::new(0),
     phase: Text::new(),
     collective: Text::new(),
 };
@@ -67,9 +67,9 @@ pub fn step(number: u64) {
     page().step.store(number, Ordering::Relaxed);
 }
 
-/// Says that this process has met the others.
-pub fn joined() {
-    page().joined.store(1, Ordering::Relaxed);
+/// Says that this process has come to join its job.
+pub fn come() {
+    page().has_come.store(1, Ordering::Relaxed);
 }
 
 /// Says how many steps there will be in all.
@@ -190,8 +190,8 @@ impl Watched {
         self.0.read()
     }
 
-    pub fn has_joined(self) -> bool {
-        self.0.joined.load(Ordering::Relaxed) != 0
+    pub fn has_come(self) -> bool {
+        self.0.has_come.load(Ordering::Relaxed) != 0
     }
 
     /// How many steps there will be, if it has said so.

@@ -29,7 +29,7 @@ const PACE: Duration = Duration::from_secs(3);
 /// How far one process is.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Place {
-    has_joined: bool,
+    has_come: bool,
     phase: String,
     step: u64,
     steps: Option<u64>,
@@ -129,19 +129,19 @@ fn rate(pace: &mut VecDeque<(Instant, u64)>, now: Instant, state: &State, over: 
 impl Place {
     pub fn of(process: &Watched) -> Place {
         let now = process.now();
-        Place { has_joined: process.has_joined(), phase: now.text, step: now.step, steps: process.steps() }
+        Place { has_come: process.has_come(), phase: now.text, step: now.step, steps: process.steps() }
     }
 }
 
 impl State {
     fn of(places: &[Place]) -> State {
         let missing: Vec<(u32, &str)> =
-            (0..).zip(places).filter(|(_, place)| !place.has_joined).map(|(index, _)| (index, "")).collect();
+            (0..).zip(places).filter(|(_, place)| !place.has_come).map(|(index, _)| (index, "")).collect();
         if !missing.is_empty() && places.len() > 1 {
-            let joined = places.len() - missing.len();
-            return State::Busy(match joined {
+            let come = places.len() - missing.len();
+            return State::Busy(match come {
                 0 => "joining".to_owned(),
-                _ => format!("joining: {joined} of {}, missing {}", places.len(), ProcessList(&missing)),
+                _ => format!("joining: {come} of {}, missing {}", places.len(), ProcessList(&missing)),
             });
         }
         let step = places.iter().map(|place| place.step).min().unwrap_or(0);
@@ -203,15 +203,15 @@ fn pace_text(rate: f64, left: u64) -> String {
 mod tests {
     use super::*;
 
-    fn place(has_joined: bool, phase: &str, step: u64, steps: Option<u64>) -> Place {
-        Place { has_joined, phase: phase.to_owned(), step, steps }
+    fn place(has_come: bool, phase: &str, step: u64, steps: Option<u64>) -> Place {
+        Place { has_come, phase: phase.to_owned(), step, steps }
     }
 
     #[test]
     fn who_is_missing_then_what_is_done_then_steps() {
         let mut places = vec![Place::default(); 3];
         assert_eq!(State::of(&places).text(0.0), "joining");
-        (places[0].has_joined, places[2].has_joined) = (true, true);
+        (places[0].has_come, places[2].has_come) = (true, true);
         assert_eq!(State::of(&places).text(0.0), "joining: 2 of 3, missing process 1");
         let compiling = vec![place(true, "compiling 'main'", 0, None); 3];
         assert_eq!(State::of(&compiling).text(0.0), "compiling 'main'");

@@ -19,6 +19,8 @@ pub const JOIN_CALL: u64 = 1;
 const ATTEMPT_LIMIT: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// When processes start together, some come before the coordinator, which is no news.
+const FIRST_LINE: Duration = Duration::from_secs(1);
 const WAITING_LINE: Duration = Duration::from_secs(5);
 const LISTEN_RESOLVE_LIMIT: Duration = Duration::from_secs(10);
 const MAX_HOST: usize = 255;
@@ -214,7 +216,7 @@ impl Dial<'_> {
         check_address(self.address)?;
         let started = Instant::now();
         let mut pause = FIRST_PAUSE;
-        let mut next_line = started;
+        let mut next_line = started + FIRST_LINE;
         loop {
             let failure = match self.attempt(request) {
                 Ok(answered) => return Ok(answered),

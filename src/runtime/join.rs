@@ -27,11 +27,11 @@ pub fn join(
     let asked = bind.filter(|address| !address.is_unspecified());
     let towards_coordinator = asked.unwrap_or_else(|| address_towards(&options.coordinator));
     let secret = options.token.as_ref().map(|token| token.derive_key("spmd-run 2026 data plane"));
+    phase::come();
     let rendezvous = {
         let _phase = trace::phase("rendezvous");
         Rendezvous::join(options)?
     };
-    phase::joined();
     let on_several_hosts = rendezvous.hosts().iter().any(|host| Some(host) != rendezvous.hosts().first());
     // Strangers may knock at an address that other hosts reach.
     let is_hidden = asked.is_none() && towards_coordinator.is_loopback() && on_several_hosts && secret.is_some();

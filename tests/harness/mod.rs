@@ -5,6 +5,7 @@
 pub mod itself;
 pub mod job;
 pub mod mpirun;
+pub mod network;
 pub mod ray;
 pub mod relay;
 pub mod slurm;

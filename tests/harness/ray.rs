@@ -8,6 +8,20 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 /// The Python that has Ray, by its path. `run.sh test` makes one.
 pub const PYTHON: &str = "SPMD_TEST_RAY";
 
+/// The PATH on which `python3` is the one that has Ray. `None` where no Ray is installed.
+pub fn path() -> Option<OsString> {
+    let Some(python) = std::env::var_os(PYTHON).map(PathBuf::from) else {
+        eprintln!(
+            "skipped: no Ray is installed ({PYTHON} is the path of a Python that has it; ./run.sh test makes one)"
+        );
+        return None;
+    };
+    let programs = python.parent().expect("a path").to_owned();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let paths = [programs].into_iter().chain(std::env::split_paths(&path));
+    Some(std::env::join_paths(paths).expect("a PATH"))
+}
+
 /// Two TPU slices of four hosts with four chips each, and a node without chips.
 pub struct RayCluster {
     child: Child,
@@ -22,16 +36,8 @@ pub struct RayCluster {
 impl RayCluster {
     /// Starts it; its nodes cache and make temporary files in this folder. `None` where no Ray is installed.
     pub fn start(folder: &Path) -> Option<RayCluster> {
-        let Some(python) = std::env::var_os(PYTHON).map(PathBuf::from) else {
-            eprintln!(
-                "skipped: no Ray is installed ({PYTHON} is the path of a Python that has it; ./run.sh test makes one)"
-            );
-            return None;
-        };
-        let programs = python.parent().expect("a path").to_owned();
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let path = std::env::join_paths([programs].into_iter().chain(std::env::split_paths(&path))).expect("a PATH");
-        let mut command = Command::new(&python);
+        let path = path()?;
+        let mut command = Command::new("python3");
         command.arg(super::root().join("tests/harness/ray_cluster.py")).env("PATH", &path);
         command.env("XDG_CACHE_HOME", folder.join("cache")).env("TMPDIR", folder).env("MEGASCALE_SLICE_ID", "7");
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("Python starts");

@@ -1,7 +1,7 @@
 """Two TPU slices of four hosts with four chips each, as a Ray cluster on this machine.
 
-Prints its address, then answers a line with one: `use` with what is free, `kill SLICE WORKER` kills a node. Ends at the end
-of its input.
+Prints its address, then answers a line with one: `use` with what is free, `kill SLICE WORKER` kills a node, and `end` kills all
+of them and ends. Ends at the end of its input, too.
 """
 
 import json
@@ -18,6 +18,9 @@ os.environ.update(
 import ray
 from ray.cluster_utils import Cluster
 from ray.util import placement_group_table
+
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # What Ray prints is no answer.
 
 SMALL = {"object_store_memory": 80 << 20, "include_dashboard": False}
 
@@ -37,17 +40,22 @@ places = [(slice, worker) for slice in ("slice-a", "slice-b") for worker in rang
 nodes = {place: cluster.add_node(wait=False, **host(*place)) for place in places}
 cluster.wait_for_nodes()
 ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
-print(cluster.address, flush=True)
+print(cluster.address, flush=True, file=answers)
 for line in sys.stdin:
     order, *words = line.split()
     if order == "kill":
         slice, worker = words[0], int(words[1])
         nodes[slice, worker].all_processes["raylet"][0].process.kill()
-        print("killed", flush=True)
+        print("killed", flush=True, file=answers)
+    elif order == "end":
+        for node in cluster.list_all_nodes():
+            node.kill_all_processes(check_alive=False, allow_graceful=False)
+        print("ended", flush=True, file=answers)
+        os._exit(0)  # What is to be cleaned up is gone.
     else:
         groups = [group for group in placement_group_table().values() if group["state"] != "REMOVED"]
         free, all = ray.available_resources(), ray.cluster_resources()
         answer = {"free": free.get("TPU", 0), "all": all.get("TPU", 0), "heads": free.get("TPU-v4-32-head", 0)}
-        print(json.dumps({**answer, "groups": len(groups)}), flush=True)
+        print(json.dumps({**answer, "groups": len(groups)}), flush=True, file=answers)
 ray.shutdown()
 cluster.shutdown()

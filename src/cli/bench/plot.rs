@@ -65,10 +65,18 @@ const PANELS: [Panel; 2] = [
 /// Draws the rows: a colour for each collective, solid lines for programs and dashed ones for the engine alone.
 pub fn draw(picture: &Picture, rows: &[Row]) -> anyhow::Result<()> {
     let drawn = chart::use_own_font().and_then(|()| match picture.form {
-        Form::Svg => draw_on(&SVGBackend::new(&picture.path, SIZE).into_drawing_area(), rows),
+        Form::Svg => draw_svg(&picture.path, rows),
         Form::Png => draw_png(&picture.path, rows),
     });
     drawn.map_err(|error| anyhow!("cannot draw {}: {error}", picture.path.display()))
+}
+
+fn draw_svg(path: &Path, rows: &[Row]) -> Result<(), Box<dyn Error>> {
+    let mut svg = String::new();
+    draw_on(&SVGBackend::with_string(&mut svg, SIZE).into_drawing_area(), rows)?;
+    // Fits into narrow windows.
+    std::fs::write(path, svg.replacen("<svg ", "<svg style=\"max-width:100%;height:auto\" ", 1))?;
+    Ok(())
 }
 
 fn draw_png(path: &Path, rows: &[Row]) -> Result<(), Box<dyn Error>> {
@@ -120,9 +128,18 @@ fn lines(rows: &[Row], value: fn(&Row) -> f64) -> Vec<Line> {
     all.filter(|line| !line.points.is_empty()).collect()
 }
 
+/// Colours that can be told apart on white, also by most who are color-blind.
 fn color(index: usize) -> RGBColor {
-    let (red, green, blue) = Palette99::pick(index).to_backend_color().rgb;
-    RGBColor(red, green, blue)
+    const COLORS: [RGBColor; Op::ALL.len()] = [
+        RGBColor(0x25, 0x68, 0xab),
+        RGBColor(0xb8, 0x62, 0x00),
+        RGBColor(0x1b, 0x7f, 0x4b),
+        RGBColor(0xb0, 0x2a, 0x5b),
+        RGBColor(0x6b, 0x4f, 0xb3),
+        RGBColor(0x00, 0x81, 0x8f),
+        RGBColor(0x7a, 0x5c, 0x3e),
+    ];
+    COLORS[index]
 }
 
 fn size_text(bytes: f64) -> String {

@@ -1,5 +1,6 @@
 //! What a controller does for its job as a member of it: it meets the others, and leaves or ends the job with them.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -66,7 +67,7 @@ impl Membership {
             session.iter().for_each(mpi::finish);
             Ok(code)
         });
-        code.map_err(|failure| match world.abort(&failure.message()) {
+        code.inspect_err(|_| end_alone()).map_err(|failure| match world.abort(&failure.message()) {
             Some(first) => of_other(&first, world.process_index(), launched),
             None => failure,
         })
@@ -110,11 +111,20 @@ fn leave_when_aborted(world: &World, launched: bool) {
     });
 }
 
+/// Returns in the thread that comes first. What else fails then does so as the job is being ended, and tells nothing new.
+fn end_alone() {
+    static IS_ENDING: AtomicBool = AtomicBool::new(false);
+    while IS_ENDING.swap(true, Ordering::Relaxed) {
+        std::thread::sleep(Duration::MAX);
+    }
+}
+
 /// Ends the job when its time is over.
 fn watch_time(limit: Option<Duration>, world: World, launched: bool) {
     let Some(limit) = limit else { return };
     std::thread::spawn(move || {
         std::thread::sleep(limit);
+        end_alone();
         let failure =
             Failure::program(anyhow::anyhow!("the job did not end within {} s (--timeout)", limit.as_secs_f64()));
         exit(match world.abort(&failure.message()) {

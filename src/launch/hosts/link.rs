@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::ErrorKind::{BrokenPipe, ConnectionReset, TimedOut, UnexpectedEof};
 use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -50,7 +51,7 @@ impl Listening {
         let listen = move || {
             let mut output = Patient { pipe: output, limit: self.hosts.start_limit };
             let cut = self.listen(input, &mut output).err();
-            let cut = cut.unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into());
+            let cut = cut.unwrap_or_else(|| UnexpectedEof.into());
             self.events.put((self.host, Event::Closed(cut)));
         };
         std::thread::Builder::new().name("host".to_owned()).spawn(listen).map(drop)
@@ -77,7 +78,9 @@ impl Listening {
         self.sent.binary.bring(input, output)?;
         let offer = |(path, hash): (&PathBuf, &[u8; 32])| FileOffer { path: path.into(), hash: *hash };
         let offers = self.hosts.files.iter().zip(&self.sent.hashes).map(offer).collect();
-        write(input, &Order::Prepare { directory: std::env::current_dir()?.into(), files: offers })?;
+        let directory = std::env::current_dir()
+            .map_err(|error| io::Error::new(error.kind(), format!("the working directory of spmd-run: {error}")))?;
+        write(input, &Order::Prepare { directory: directory.into(), files: offers })?;
         let ready = loop {
             match read(output)? {
                 Word::Ready(ready) => break ready,
@@ -182,11 +185,12 @@ impl Link {
 
     /// Why the connection has ended, with what the agent said last and what to do.
     pub fn reason(&mut self, cut: &io::Error, agents: &Printer, with_advice: bool) -> String {
-        if cut.kind() == io::ErrorKind::TimedOut {
+        if cut.kind() == TimedOut {
             return format!("{} does not answer", self.name);
         }
         if let Agent::Actor(obituaries) = &self.agent {
-            return obituaries.of(self.host);
+            let is_helpers_end = matches!(cut.kind(), UnexpectedEof | BrokenPipe | ConnectionReset);
+            return if is_helpers_end { obituaries.of(self.host) } else { cut.to_string() };
         }
         let status = self.wait(Duration::from_secs(1));
         let words = || agents.last_words(self.host);
@@ -200,7 +204,7 @@ impl Link {
             Some((_, Some(signal))) => format!("the connection has been killed by {}", describe(signal)),
             _ => "the connection has ended".to_owned(),
         };
-        if cut.kind() != io::ErrorKind::UnexpectedEof && cut.kind() != io::ErrorKind::BrokenPipe {
+        if cut.kind() != UnexpectedEof && cut.kind() != BrokenPipe {
             reason = format!("{reason}: {cut}");
         }
         if let Some(words) = &last_words {

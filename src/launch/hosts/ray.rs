@@ -156,7 +156,8 @@ impl Driver {
             "helper": binary.helper(),
         });
         if let Some(input) = &mut driver.child.stdin {
-            input.write_all(format!("{request}\n").as_bytes()).map_err(failed("speak to the driver of Ray"))?;
+            // A driver that has ended already has said why.
+            let _ = input.write_all(format!("{request}\n").as_bytes());
         }
         let obituaries = Arc::new(Obituaries::default());
         let events = driver.listen(obituaries.clone()).map_err(failed("listen to the driver of Ray"))?;
@@ -177,7 +178,11 @@ impl Driver {
                     return Err(RayError(format!("{PYTHON} has ended: {words}")).into());
                 }
                 None if Instant::now() >= deadline => {
-                    let reason = format!("{} has not answered within {} s", cluster.address, limit.as_secs_f64());
+                    let (address, limit) = (&cluster.address, limit.as_secs_f64());
+                    let reason = format!(
+                        "--ray-address {address}: no answer within {limit} s: is a Ray cluster there, of the version that \
+                         {PYTHON} has?"
+                    );
                     return Err(RayError(reason).into());
                 }
                 None => {}
