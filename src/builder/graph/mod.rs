@@ -163,7 +163,7 @@ impl Graph {
     pub fn marking_region(&self) -> Option<&Region> {
         let current = &self.computations[self.current() as usize];
         let is_of_scalars = matches!(current.scope, Scope::Function) && current.region.is_none();
-        self.region().filter(|region| !region.is_full() && !is_of_scalars)
+        self.region().filter(|region| !region.is_full() && !region.is_trivial() && !is_of_scalars)
     }
 
     /// Starts a computation inside the current one.
