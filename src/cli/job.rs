@@ -27,7 +27,7 @@ pub use member::Membership;
 #[derive(Args)]
 pub struct JobOptions {
     /// Controller processes, one per host by default
-    #[arg(short = 'n', long = "processes", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536), allow_negative_numbers = true)]
+    #[arg(short = 'n', long = "processes", value_name = "N", value_parser = count_of_processes, allow_negative_numbers = true)]
     processes: Option<u32>,
 
     /// CPU devices per process [default: the program's devices ÷ N, else 1]
@@ -564,6 +564,12 @@ pub(super) fn join_failure(error: JoinError) -> Failure {
         JoinError::Options(_) | JoinError::Identity(_) => Failure::wrong_usage(error),
         _ => Failure::peer(error),
     }
+}
+
+/// Who comes from mpirun writes `-np 4`, of which clap takes the p for the number.
+pub(super) fn count_of_processes(text: &str) -> Result<u32, String> {
+    let count = text.parse().ok().filter(|count| (1..=65536).contains(count));
+    count.ok_or_else(|| "it takes a number of processes from 1 to 65536, as in -n 4".to_owned())
 }
 
 /// `NAME=VALUE`

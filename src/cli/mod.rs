@@ -78,7 +78,6 @@ enum Format {
 const HELPER: &str = "__host";
 const COMMANDS: [&str; 11] =
     ["run", "exec", "devices", "inspect", "simulate", "bench", "doctor", "status", "plugin", "ray", "help"];
-const NOT_YET: [&str; 1] = ["coordinator"];
 
 /// Parses the arguments, runs the command and turns a failure into its message and exit code.
 pub fn main() -> u8 {
@@ -139,9 +138,6 @@ fn quieten_plugins() {
 /// question about the tool itself.
 fn with_default_command(mut arguments: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
     let first = arguments.get(1).and_then(|argument| argument.to_str()).unwrap_or_default();
-    if NOT_YET.contains(&first) {
-        return Err(Failure::usage(format!("spmd-run {first} is not part of this version")));
-    }
     let asks_about_tool = ["-h", "--help", "-V", "--version"].contains(&first);
     if let Some(command) = meant_command(first).filter(|command| *command != first) {
         return Err(Failure::usage(format!("'{first}' is neither a file nor a command: did you mean '{command}'?")));
@@ -161,6 +157,6 @@ fn meant_command(word: &str) -> Option<&'static str> {
         return None;
     }
     let likeness = |command: &str| strsim::normalized_damerau_levenshtein(&word.to_lowercase(), command);
-    let alike = COMMANDS.into_iter().chain(NOT_YET).map(|command| (likeness(command), command));
+    let alike = COMMANDS.into_iter().map(|command| (likeness(command), command));
     alike.filter(|(likeness, _)| *likeness >= ALIKE).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, command)| command)
 }

@@ -149,11 +149,11 @@ impl Runtime {
         took(&mut opening.plugin, Some("create the client"));
         let native::Opened { client, is_native } = native::open(&plugin, &devices.into(), &world)?;
         took(&mut opening.client, Some("learn of all devices"));
-        let listener = match data_plane.transport {
+        let (listener, data_address) = match data_plane.transport {
             Carrier::Mesh(_) if world.process_count() > 1 => Some(listen(data_plane.address)?),
             _ => None,
-        };
-        let data_address = listener.as_ref().map(|listener| listener.local_addr()).transpose().map_err(listen_error)?;
+        }
+        .unzip();
         let processes = world.all_gather("topology", describe(&client, world.slice_index(), data_address)?)?;
         let topology = Topology::new(processes)?;
         if is_native {
@@ -368,10 +368,7 @@ fn describe(client: &Client, slice_index: u32, data_address: Option<SocketAddr>)
     })
 }
 
-fn listen(address: IpAddr) -> Result<TcpListener, RuntimeError> {
-    TcpListener::bind((address, 0)).map_err(listen_error)
-}
-
-fn listen_error(source: std::io::Error) -> RuntimeError {
-    RuntimeError::Listen { source }
+fn listen(address: IpAddr) -> Result<(TcpListener, SocketAddr), RuntimeError> {
+    let bound = TcpListener::bind((address, 0)).and_then(|listener| listener.local_addr().map(|bound| (listener, bound)));
+    bound.map_err(|source| RuntimeError::Listen { address, source })
 }
