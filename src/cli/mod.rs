@@ -20,9 +20,10 @@ mod simulate;
 mod status;
 
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use spmd_run::runtime;
 use tracing_subscriber::EnvFilter;
 
 pub use failure::Failure;
@@ -86,7 +87,7 @@ pub fn main() -> u8 {
         Ok(arguments) => arguments,
         Err(failure) => return failure.report(),
     };
-    quieten_plugins();
+    runtime::quieten_plugins();
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info")))
         .with_writer(std::io::stderr)
@@ -114,23 +115,6 @@ pub fn main() -> u8 {
     match outcome {
         Ok(code) => code,
         Err(failure) => failure.report(),
-    }
-}
-
-/// Ends the process at once. A plugin's threads may still be at work, and the destructors that run at an orderly exit
-/// would take from under them what they use.
-pub fn exit(code: u8) -> ! {
-    let _ = std::io::stdout().flush();
-    // SAFETY: it does nothing but end the process.
-    unsafe { libc::_exit(code.into()) }
-}
-
-/// XLA logs every client and every dump; its errors come back as errors. The user's own choice counts.
-fn quieten_plugins() {
-    const LOG_LEVEL: &str = "TF_CPP_MIN_LOG_LEVEL";
-    if std::env::var_os(LOG_LEVEL).is_none() {
-        // SAFETY: nothing else reads or writes the environment, as no thread has been started yet.
-        unsafe { std::env::set_var(LOG_LEVEL, "2") };
     }
 }
 
