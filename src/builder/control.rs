@@ -220,7 +220,11 @@ impl Builder {
             Some(first) if first > 0 && lengths.iter().all(|&length| length == Some(first.into())) => Some(first),
             _ => {
                 let shapes: Vec<String> = arrays.iter().map(|array| array.text()).collect();
-                let shapes = if shapes.is_empty() { "there are none: b.arange(S32, n) makes n turns, as does fori_loop".to_owned() } else { shapes.join(", ") };
+                let shapes = if shapes.is_empty() {
+                    "there are none: b.arange(S32, n) makes n turns, as does fori_loop".to_owned()
+                } else {
+                    shapes.join(", ")
+                };
                 self.fail("scan", format!("the arrays must have a first dimension, the same and not 0: {shapes}"));
                 None
             }

@@ -57,7 +57,7 @@ pub fn show_failure(message: &str) {
 /// An error and its causes, without those that it tells of itself.
 pub fn with_causes(error: &(dyn Error + 'static)) -> String {
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
-    causes.map(ToString::to_string).fold(error.to_string(), |text, cause| {
-        if text.contains(&cause) { text } else { format!("{text}: {cause}") }
-    })
+    causes
+        .map(ToString::to_string)
+        .fold(error.to_string(), |text, cause| if text.contains(&cause) { text } else { format!("{text}: {cause}") })
 }

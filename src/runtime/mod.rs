@@ -371,6 +371,7 @@ fn describe(client: &Client, slice_index: u32, data_address: Option<SocketAddr>)
 }
 
 fn listen(address: IpAddr) -> Result<(TcpListener, SocketAddr), RuntimeError> {
-    let bound = TcpListener::bind((address, 0)).and_then(|listener| listener.local_addr().map(|bound| (listener, bound)));
+    let bound =
+        TcpListener::bind((address, 0)).and_then(|listener| listener.local_addr().map(|bound| (listener, bound)));
     bound.map_err(|source| RuntimeError::Listen { address, source })
 }

@@ -10,8 +10,8 @@ use spmd_run::rendezvous::JoinOptions;
 use spmd_run::runtime::{self, DataPlaneOptions, World, WorldError};
 
 use super::{AlgorithmChoice, JobOptions, join_failure};
-use crate::cli::mpi::{self, Session};
 use crate::cli::Failure;
+use crate::cli::mpi::{self, Session};
 
 /// How a controller takes part in its job.
 #[allow(clippy::large_enum_variant, reason = "there is one of them")]
