@@ -123,12 +123,7 @@ impl Graph {
     }
 
     /// Makes a value of the computation around a function one more argument of it.
-    fn take(
-        &mut self,
-        computation: u32,
-        outer: OpId,
-        location: &'static Location<'static>,
-    ) -> Result<OpId, String> {
+    fn take(&mut self, computation: u32, outer: OpId, location: &'static Location<'static>) -> Result<OpId, String> {
         let captures = &self.computations[computation as usize].captures;
         if let Some(&(_, inner)) = captures.iter().find(|(captured, _)| *captured == outer) {
             return Ok(inner);
