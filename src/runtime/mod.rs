@@ -20,6 +20,7 @@ mod opening;
 mod pipeline;
 mod plan;
 mod preemption;
+mod prepared;
 mod program;
 mod topology;
 mod world;
