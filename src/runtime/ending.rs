@@ -61,3 +61,23 @@ pub fn with_causes(error: &(dyn Error + 'static)) -> String {
         .map(ToString::to_string)
         .fold(error.to_string(), |text, cause| if text.contains(&cause) { text } else { format!("{text}: {cause}") })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    enum Failed {
+        #[error("cannot read {0}: {1}")]
+        TellsItsCause(&'static str, #[source] std::fmt::Error),
+        #[error("step {0} failed")]
+        HidesItsCause(u32, #[source] Box<Failed>),
+    }
+
+    #[test]
+    fn causes_are_told_once() {
+        let cause = Failed::TellsItsCause("x.npz", std::fmt::Error);
+        let error = Failed::HidesItsCause(3, cause.into());
+        assert_eq!(with_causes(&error), format!("step 3 failed: cannot read x.npz: {}", std::fmt::Error));
+    }
+}
