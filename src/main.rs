@@ -3,5 +3,5 @@
 mod cli;
 
 fn main() {
-    cli::exit(cli::main())
+    spmd_run::runtime::exit(cli::main())
 }

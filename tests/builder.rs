@@ -422,6 +422,40 @@ fn regions_over_some_axes_and_their_derivatives() {
     });
 }
 
+/// Where the manual axes have one device, the program is the one without them, its derivatives too.
+#[test]
+fn regions_over_axes_of_one_device() {
+    let mesh = Mesh::new(&[("x", 1), ("y", 2), ("z", 1)]).unwrap();
+    let build = |is_manual: bool| {
+        let b = Builder::new("single");
+        let (x, w) = (b.parameter("x", F32, &[4, 6]), b.parameter("w", F32, &[6, 8]));
+        let made = if is_manual {
+            let arguments = [(x, ("x", "z").into()), (w, ().into())];
+            let specs = [PartitionSpec::from(()), ("x",).into(), (None, "x").into(), ().into()];
+            b.shard_map_over(&mesh, &["x", "z"], &arguments, &specs, |part| {
+                let w = part[1].with_sharding(&mesh.sharding((None, "y")).unwrap());
+                let h = part[0].matmul(w).tanh() + b.axis_index("x").convert(F32);
+                let gathered = h.psum(&["x"]).all_gather(&["z"], 0).all_to_all(&["x"], 0, 1);
+                let looped = b.fori_loop(0, 3, &[h], |_, s| vec![s[0].ppermute("x", &[(0, 0)]).sin()])[0];
+                vec![gathered, looped.psum_scatter(&["x"], 1), h.pmean(&["x", "z"]).exp(), h.ppermute("z", &[])]
+            })
+        } else {
+            let h = x.matmul(w).tanh();
+            vec![h, h.sin().sin().sin(), h.exp(), h.zeros_like()]
+        };
+        let results = with_gradients(&b, weighted(&b, &made), &[x, w]);
+        b.build(&results).unwrap()
+    };
+    let filled = |index, dims: &[usize]| HostArray::filled(Fill::Random { seed: 0 }, index, F32, dims).unwrap();
+    let arguments = [filled(0, &[4, 6]), filled(1, &[6, 8])];
+    let manual = build(true);
+    assert_eq!(manual.config.num_partitions, Some(2));
+    for (found, expected) in run(manual, &arguments).iter().zip(run(build(false), &arguments)) {
+        let comparison = compare(found, &expected, 1e-5, 1e-5).unwrap();
+        assert!(comparison.is_close(), "{comparison}\n{found}\n{expected}");
+    }
+}
+
 #[test]
 fn what_has_no_derivative() {
     check("forward", 1e-5, |b, v| {

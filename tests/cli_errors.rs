@@ -219,11 +219,12 @@ fn wrong_usage() {
     let files = Files::new();
     let program = files.with("add.hlo", ADD);
     fails(&files, &spmd_run(["--repaet", "3", &program]), 2, &["--repaet", "'--repeat'"]);
-    fails(&files, &spmd_run(["coordinator"]), 2, &["coordinator is not part of this version"]);
     fails(&files, &spmd_run(["--hosts", "a:2", "-n", "3", &program]), 2, &["-n 3: the hosts have 2 slots (a:2)"]);
-    fails(&files, &spmd_run(["-n", "0", &program]), 2, &["--processes", "0 is not in 1..=65536"]);
+    fails(&files, &spmd_run(["-n", "0", &program]), 2, &["--processes", "a number of processes from 1 to 65536"]);
     fails(&files, &spmd_run(["--fill", "noise", &program]), 2, &["noise", "zeros"]);
-    fails(&files, &spmd_run(["-n", "-1", &program]), 2, &["--processes", "-1 is not in 1..=65536"]);
+    fails(&files, &spmd_run(["-n", "-1", &program]), 2, &["--processes", "a number of processes from 1 to 65536"]);
+    fails(&files, &spmd_run(["-np", "2", &program]), 2, &["as in -n 4"]);
+    fails(&files, &spmd_run(["--metrics", "9100", &program]), 2, &["it takes HOST:PORT"]);
     fails(&files, &spmd_run(["--arg", "-1=x.npy", &program]), 2, &["'-1' is not an argument's number"]);
     fails(&files, &spmd_run(["--expect", "x", "--rtol", "-1", &program]), 2, &["must be finite and not negative"]);
     for option in [&["--repeat", "2"][..], &["--output", "out.npz"], &["--warmup", "1"], &["--print"]] {

@@ -3,7 +3,7 @@
 mod harness;
 
 use std::net::TcpListener;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use harness::mpirun::mpirun;
 use harness::{Outcome, command, fails, finish, run};
@@ -20,7 +20,7 @@ fn run_all(arguments: &[&str], processes: &[Vec<(&str, &str)>]) -> Vec<Outcome> 
     let start = |variables: &Vec<(&str, &str)>| {
         let mut command = command(arguments);
         command.envs(variables.iter().copied());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+        harness::start(command)
     };
     let children: Vec<_> = processes.iter().map(start).collect();
     children.into_iter().map(finish).collect()

@@ -49,24 +49,20 @@ fn in_the_compiler_of_a_single_process() {
     ");
 }
 
+/// The first process compiles, the second one loads what that has made.
 #[test]
 fn in_the_compiler_of_one_of_several_processes() {
-    let outcome = run(crashing(libc::SIGSEGV, COMPILE, "2", "0", &["-n", "2", "hlo/bf16_matmul.hlo"]));
-    insta::assert_snapshot!(report(&outcome, 139), @r"
-    error: hlo/bf16_matmul.hlo: process 0 failed: killed by signal 11 (SIGSEGV) while compiling 'bf16_matmul'
-    its last words: compiler.cc:7] Check failed: shape.has_layout() f32[8]
-    the plugin crashed: try another version of it (--plugin), and report this program to its makers
-    ");
-}
-
-#[test]
-fn where_an_executable_is_loaded() {
-    let outcome = run(crashing(libc::SIGSEGV, LOAD, "1", "1", &["-n", "2", "hlo/bf16_matmul.hlo"]));
-    insta::assert_snapshot!(report(&outcome, 139), @r"
-    error: hlo/bf16_matmul.hlo: process 1 failed: killed by signal 11 (SIGSEGV) while compiling 'bf16_matmul'
-    its last words: compiler.cc:7] Check failed: shape.has_layout() f32[8]
-    the plugin crashed: try another version of it (--plugin), and report this program to its makers
-    ");
+    insta::allow_duplicates! {
+        for (slot, call, process) in [(COMPILE, "2", "0"), (LOAD, "1", "1")] {
+            let outcome = run(crashing(libc::SIGSEGV, slot, call, process, &["-n", "2", "hlo/bf16_matmul.hlo"]));
+            let report = report(&outcome, 139).replace(&format!("process {process} failed"), "process INDEX failed");
+            insta::assert_snapshot!(report, @r"
+            error: hlo/bf16_matmul.hlo: process INDEX failed: killed by signal 11 (SIGSEGV) while compiling 'bf16_matmul'
+            its last words: compiler.cc:7] Check failed: shape.has_layout() f32[8]
+            the plugin crashed: try another version of it (--plugin), and report this program to its makers
+            ");
+        }
+    }
 }
 
 #[test]

@@ -3,7 +3,6 @@
 mod harness;
 
 use std::path::Path;
-use std::time::Duration;
 
 use spmd_run::builder::Builder;
 use spmd_run::dtype::DType::{F32, S32};
@@ -11,7 +10,7 @@ use spmd_run::host_array::HostArray;
 use spmd_run::mesh::Mesh;
 use spmd_run::runtime::{Array, Program, Runtime};
 
-use harness::itself::{job, on};
+use harness::itself::{job, on, wait_for};
 
 /// Columns of the arrays, which hold the same each: enough work that the plugin does not do it before it returns.
 const WIDTH: usize = 64;
@@ -32,12 +31,6 @@ fn start(runtime: &Runtime, mesh: &Mesh) -> Array {
     let elements: Vec<f32> = (0..4 * WIDTH).map(|place| (place / WIDTH + 1) as f32).collect();
     let whole = HostArray::from_elements(&[4, WIDTH], &elements).unwrap();
     Array::from_host(runtime, &whole, &mesh.sharding(("x",)).unwrap()).unwrap()
-}
-
-fn wait_for(runtime: &Runtime, notice: &str) {
-    while !runtime.world().is_posted(notice).unwrap() {
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// Process 0 runs what cannot be done before process 1 runs it too, and that does so only when it has returned here.

@@ -4,7 +4,6 @@ mod harness;
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
@@ -12,9 +11,11 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use harness::by_hand::{self, TOKEN, free_address};
 use harness::job::plan as plan_job;
 use harness::mpirun::mpirun;
 use harness::{Outcome, spmd_run};
+use spmd_run::rendezvous::JobToken;
 
 /// The file of an example. Cargo builds examples by itself only when it is asked for no tests in particular.
 fn example(name: &str) -> PathBuf {
@@ -158,18 +159,19 @@ fn an_example_runs_alone() {
     let mut command = Command::new(example("train_mlp"));
     command.arg("40").current_dir(harness::root());
     let alone = harness::run(command).success("train_mlp alone");
-    assert_eq!(alone.stdout, run("train_mlp", 1, 1).stdout);
+    // The plugin is quiet, too.
+    assert_eq!((alone.stdout, &*alone.stderr), (run("train_mlp", 1, 1).stdout, ""));
 }
 
 /// Processes that torchrun starts, or Ray, know their place from its variables.
 #[test]
 fn an_example_joins_the_job_of_a_scheduler() {
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port();
+    let address = free_address();
+    let port = address.rsplit_once(':').expect("HOST:PORT").1;
     let start = |rank: &str| {
         let mut command = Command::new(example("all_reduce"));
-        command.envs([("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")]);
-        command.env("MASTER_PORT", port.to_string()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().expect("it starts")
+        command.envs([("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)]);
+        harness::start(command)
     };
     let outcomes = ["0", "1"].map(start).map(|child| harness::finish(child).success("all_reduce"));
     assert_eq!(outcomes[0].stdout, "[[  3.0  30.0 300.0]]\n");
@@ -182,17 +184,15 @@ fn an_example_joins_an_encrypted_job() {
     let job = ["-n", "2", "--tls", "--transport", "auto", "--"].map(OsString::from);
     let outcome = spmd_run(job.into_iter().chain([example("all_reduce").into()])).success("all_reduce");
     assert_eq!(outcome.stdout, "[[  3.0  30.0 300.0]]\n");
-    let address = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port");
-    let start = |index: &str, tls: &[&str]| {
-        let place = ["-n", "2", "--coordinator", &address.to_string(), "--process-id", index].map(OsString::from);
-        let limit = ["--rendezvous-timeout", "8", "--"].map(OsString::from);
-        let tls = tls.iter().map(OsString::from);
-        let mut command =
-            harness::command(place.into_iter().chain(tls).chain(limit).chain([example("all_reduce").into()]));
-        command.env("SPMD_JOB_TOKEN", "0123456789abcdef0123456789abcdef");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+    let address = free_address();
+    let program = example("all_reduce");
+    let program = ["--rendezvous-timeout", "8", "--", program.to_str().expect("a path")];
+    let start = |index, tls: &[&str]| {
+        let mut command = harness::command(by_hand::place(&address, index, 2));
+        command.args(tls).args(program).env(JobToken::VARIABLE, TOKEN);
+        harness::start(command)
     };
-    let (first, second) = (start("0", &["--tls"]), start("1", &[]));
+    let (first, second) = (start(0, &["--tls"]), start(1, &[]));
     let second = harness::finish(second);
     assert!(second.stderr.contains("it runs with --tls, this process without"), "{}", second.stderr);
     assert_eq!((harness::finish(first).code, second.code), (Some(3), Some(3)));

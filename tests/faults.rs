@@ -2,133 +2,73 @@
 
 mod harness;
 
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Child;
+use std::time::Duration;
 
 use ::spmd_run::rendezvous::{JobId, JobToken};
-use harness::{Outcome, command, fails, finish, run, spmd_run};
+use harness::by_hand::{self, TOKEN, free_address};
+use harness::job::{is_alive, plan, signal};
+use harness::{command, fails, finish, run, spmd_run, start};
 
 /// A job that runs for minutes when nothing happens to it.
 const LONG: [&str; 3] = ["hlo/scan_layers.hlo", "--repeat", "1000000"];
 
-/// Starts a command whose end is waited for with [`finish`].
-fn start(mut command: Command) -> Child {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("spmd-run starts")
-}
-
-/// The processes that a process has started, in the order in which it did.
-fn children(of: &Child) -> Vec<u32> {
-    let path = format!("/proc/{0}/task/{0}/children", of.id());
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
-}
-
-/// Waits until all controllers are in collectives; returns their process ids.
-fn wait_until_running(job: &Child, processes: usize) -> Vec<u32> {
-    let start = Instant::now();
-    loop {
-        let pids = children(job);
-        let is_running = |pid: &u32| {
-            let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-            let mut names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
-            names.any(|name| name.starts_with("collective"))
-        };
-        if pids.len() == processes && pids.iter().all(is_running) {
-            return pids;
-        }
-        assert!(start.elapsed() < Duration::from_secs(60), "the job does not start");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-fn signal(pid: u32, signal: &str) {
-    let status = Command::new("kill").args([signal, &pid.to_string()]).status().expect("kill starts");
-    assert!(status.success());
-}
-
-fn is_alive(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
-}
-
-#[track_caller]
-fn ended(outcome: &Outcome, code: i32, parts: &[&str], pids: &[u32]) {
-    fails(outcome, code, parts);
-    for &pid in pids {
-        assert!(!is_alive(pid), "process {pid} is left behind");
-    }
-}
-
 #[test]
 fn a_killed_process_ends_the_job_and_is_named() {
     for victim in [0, 2] {
-        let job = start(command(["-n", "4"].iter().chain(&LONG)));
-        let pids = wait_until_running(&job, 4);
-        signal(pids[victim], "-KILL");
-        let outcome = finish(job);
-        ended(&outcome, 137, &[&format!("process {victim} failed: killed by signal 9 (SIGKILL)")], &pids);
+        let mut job = plan(["-n", "4"].iter().chain(&LONG)).start();
+        let pids = job.wait_until_running(4);
+        signal(pids[&victim], "-KILL");
+        let outcome = job.finish();
+        fails(&outcome, 137, &[&format!("process {victim} failed: killed by signal 9 (SIGKILL)")]);
     }
 }
 
 #[test]
 fn a_stopped_process_that_goes_on_does_no_harm() {
-    let job = start(command(["-n", "2"].iter().chain(&LONG)));
-    let pids = wait_until_running(&job, 2);
-    signal(pids[1], "-STOP");
+    let mut job = plan(["-n", "2"].iter().chain(&LONG)).start();
+    let pids = job.wait_until_running(2);
+    signal(pids[&1], "-STOP");
     std::thread::sleep(Duration::from_secs(2));
-    signal(pids[1], "-CONT");
+    signal(pids[&1], "-CONT");
     std::thread::sleep(Duration::from_secs(1));
-    assert!(pids.iter().all(|&pid| is_alive(pid)), "{:?}", finish(job));
-    signal(job.id(), "-TERM");
-    ended(&finish(job), 143, &["SIGTERM"], &pids);
+    assert!(pids.values().all(|pid| is_alive(*pid)), "{:?}", job.finish());
+    signal(job.child.id(), "-TERM");
+    fails(&job.finish(), 143, &["SIGTERM"]);
 }
 
 #[test]
 fn a_job_that_takes_too_long_is_ended() {
     for processes in ["1", "2"] {
         let outcome = run(command(["-n", processes, "--timeout", "1"].iter().chain(&LONG)));
-        ended(&outcome, 1, &["the job did not end within 1 s (--timeout)"], &[]);
+        fails(&outcome, 1, &["the job did not end within 1 s (--timeout)"]);
     }
 }
 
 #[test]
 fn a_process_that_is_stuck_is_named() {
-    let job = start(command(["-n", "2", "--stall-timeout", "2"].iter().chain(&LONG)));
-    let pids = wait_until_running(&job, 2);
-    signal(pids[1], "-STOP");
-    let outcome = finish(job);
-    ended(&outcome, 3, &["no progress for 2", "process 1 (", "has been silent for 2", "process 0 ("], &pids);
+    let mut job = plan(["-n", "2", "--stall-timeout", "2"].iter().chain(&LONG)).start();
+    let pids = job.wait_until_running(2);
+    signal(pids[&1], "-STOP");
+    let outcome = job.finish();
+    fails(&outcome, 3, &["no progress for 2", "process 1 (", "has been silent for 2", "process 0 ("]);
     assert!(outcome.stderr.contains("the job ends after 2 s: "), "{}", outcome.stderr);
 }
 
 #[test]
 fn a_signal_ends_the_whole_job() {
-    let job = start(command(["-n", "2"].iter().chain(&LONG)));
-    let pids = wait_until_running(&job, 2);
-    signal(job.id(), "-TERM");
-    ended(&finish(job), 143, &["SIGTERM"], &pids);
-}
-
-const TOKEN: &str = "0123456789abcdef0123456789abcdef";
-
-/// A process of a job of two, started by hand.
-fn by_hand(address: &str, index: &str, arguments: &[&str]) -> Command {
-    let place = ["-n", "2", "--coordinator", address, "--process-id", index];
-    let mut command = command(place.iter().chain(arguments));
-    command.env(JobToken::VARIABLE, TOKEN);
-    command
-}
-
-fn free_address() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("its address").to_string()
+    let mut job = plan(["-n", "2"].iter().chain(&LONG)).start();
+    job.wait_until_running(2);
+    signal(job.child.id(), "-TERM");
+    fails(&job.finish(), 143, &["SIGTERM"]);
 }
 
 #[test]
 fn processes_started_by_hand_join() {
     let address = free_address();
     let program = ["hlo/tp_mlp.hlo", "--fill", "ones"];
-    let first = start(by_hand(&address, "0", &program));
-    let second = run(by_hand(&address, "1", &program));
+    let first = start(by_hand::process(&address, 0, &program));
+    let second = run(by_hand::process(&address, 1, &program));
     let first = finish(first);
     assert_eq!((first.code, second.code), (Some(0), Some(0)), "{}{}", first.stderr, second.stderr);
     assert!(first.stdout.contains("2 processes × 2 devices"), "{}", first.stdout);
@@ -162,10 +102,10 @@ fn processes_with_different_jobs_are_told_in_what_they_differ() {
     ];
     for ([first, second], parts) in cases {
         let address = free_address();
-        let first = start(by_hand(&address, "0", first));
-        let second = run(by_hand(&address, "1", second));
+        let first = start(by_hand::process(&address, 0, first));
+        let second = run(by_hand::process(&address, 1, second));
         for outcome in [finish(first), second] {
-            ended(&outcome, 3, parts, &[]);
+            fails(&outcome, 3, parts);
         }
     }
 }
@@ -174,24 +114,10 @@ fn processes_with_different_jobs_are_told_in_what_they_differ() {
 fn the_status_of_a_running_job_is_shown() {
     let address = free_address();
     let arguments = [&LONG[..], &["--timeout", "300"]].concat();
-    let jobs = ["0", "1"].map(|index| start(by_hand(&address, index, &arguments)));
+    let jobs = [0, 1].map(|index| start(by_hand::process(&address, index, &arguments)));
     let id = JobId::of(Some(&TOKEN.parse().expect("a token"))).to_string();
-    let ask = |arguments: &[&str]| {
-        let mut command = command(["status"].iter().chain(arguments));
-        command.env(JobToken::VARIABLE, TOKEN);
-        run(command)
-    };
-    let start = Instant::now();
-    let status = loop {
-        let outcome = ask(&["--coordinator", &address]);
-        let has_begun = ["step       0,", "moved      0 B"].iter().all(|idle| !outcome.stdout.contains(idle));
-        if outcome.stdout.contains("2 active") && has_begun {
-            break outcome.success("status");
-        }
-        assert!(start.elapsed() < Duration::from_secs(60), "{outcome:?}");
-        std::thread::sleep(Duration::from_millis(100));
-    };
-    assert!(status.stdout.starts_with(&format!("job {id}, up for ")), "{}", status.stdout);
+    let status = by_hand::wait_for_steps(|| by_hand::status(&address), 2);
+    assert!(status.starts_with(&format!("job {id}, up for ")), "{status}");
     // Other tests have jobs as well.
     let local = spmd_run(["status", "--format", "json"]).success("status");
     let local: serde_json::Value = serde_json::from_str(&local.stdout).expect("JSON");
@@ -207,13 +133,13 @@ fn the_status_of_a_running_job_is_shown() {
         finish(job);
     }
     finish(watch).success("the watched job's end");
-    let gone = ask(&["--coordinator", &address]);
-    ended(&gone, 3, &[&format!("cannot reach {address}: connection refused")], &[]);
+    let gone = run(by_hand::status(&address));
+    fails(&gone, 3, &[&format!("cannot reach {address}: connection refused")]);
 }
 
 fn start_watch(address: &str) -> Child {
-    let mut command = command(["status", "--watch", "--every", "0.1", "--coordinator", address]);
-    command.env(JobToken::VARIABLE, TOKEN);
+    let mut command = by_hand::status(address);
+    command.args(["--watch", "--every", "0.1"]);
     let mut watch = start(command);
     // It has seen the job once it has printed something.
     std::io::Read::read_exact(watch.stdout.as_mut().expect("stdout is piped"), &mut [0; 4]).expect("a first look");
@@ -223,13 +149,13 @@ fn start_watch(address: &str) -> Child {
 #[test]
 fn a_process_of_another_job_is_told_so() {
     let address = free_address();
-    let first = start(by_hand(&address, "0", &["hlo/tp_mlp.hlo"]));
-    let mut other = by_hand(&address, "1", &["hlo/tp_mlp.hlo"]);
+    let first = start(by_hand::process(&address, 0, &["hlo/tp_mlp.hlo"]));
+    let mut other = by_hand::process(&address, 1, &["hlo/tp_mlp.hlo"]);
     other.env(JobToken::VARIABLE, TOKEN.replace('0', "x"));
-    ended(&run(other), 3, &["is of job ", ", this process belongs to job "], &[]);
-    let again = run(by_hand(&address, "0", &["hlo/tp_mlp.hlo"]));
-    ended(&again, 3, &[&format!("cannot listen on {address}: the port is in use, perhaps by another job")], &[]);
-    let second = run(by_hand(&address, "1", &["hlo/tp_mlp.hlo"]));
+    fails(&run(other), 3, &["is of job ", ", this process belongs to job "]);
+    let again = run(by_hand::process(&address, 0, &["hlo/tp_mlp.hlo"]));
+    fails(&again, 3, &[&format!("cannot listen on {address}: the port is in use, perhaps by another job")]);
+    let second = run(by_hand::process(&address, 1, &["hlo/tp_mlp.hlo"]));
     assert_eq!((second.code, finish(first).code), (Some(0), Some(0)), "{}", second.stderr);
 }
 
@@ -238,17 +164,17 @@ fn processes_listen_where_they_are_told_to() {
     for place in [["--bind", "127.0.0.1"], ["--interface", "lo"]] {
         let address = free_address();
         let arguments = [&["hlo/tp_mlp.hlo"], &place[..]].concat();
-        let first = start(by_hand(&address, "0", &arguments));
-        let second = run(by_hand(&address, "1", &arguments));
+        let first = start(by_hand::process(&address, 0, &arguments));
+        let second = run(by_hand::process(&address, 1, &arguments));
         assert_eq!((second.code, finish(first).code), (Some(0), Some(0)), "{}", second.stderr);
     }
-    let wrong = run(by_hand(&free_address(), "0", &["hlo/tp_mlp.hlo", "--interface", "nope0"]));
-    ended(&wrong, 2, &["--interface nope0: this host has no such interface"], &[]);
+    let wrong = run(by_hand::process(&free_address(), 0, &["hlo/tp_mlp.hlo", "--interface", "nope0"]));
+    fails(&wrong, 2, &["--interface nope0: this host has no such interface"]);
 }
 
 #[test]
 fn a_process_that_never_comes_is_named() {
     let arguments = ["-n", "3", "--coordinator", "127.0.0.1:0", "--process-id", "0", "--rendezvous-timeout", "1"];
     let outcome = run(command(arguments.iter().chain(&["hlo/moe.hlo"])));
-    ended(&outcome, 3, &["missing 2 of 3: process 1, 2"], &[]);
+    fails(&outcome, 3, &["missing 2 of 3: process 1, 2"]);
 }

@@ -53,7 +53,7 @@ fn controller_process() {
     });
     let job = job.unwrap_or_else(|error| {
         eprintln!("error: {error}");
-        std::process::exit(PEER_FAILED)
+        std::process::exit(PEER_FAILED.into())
     });
     let all = job.all_gather("indices", &[index as u8], LONG).unwrap_or_else(stopped).concat();
     eprintln!("met {all:?}");
@@ -89,7 +89,7 @@ fn stopped<T>(error: RendezvousError) -> T {
     match error {
         RendezvousError::Aborted(abort) => {
             eprintln!("error: {abort}");
-            std::process::exit(PEER_FAILED)
+            std::process::exit(PEER_FAILED.into())
         }
         other => panic!("{other}"),
     }

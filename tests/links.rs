@@ -4,16 +4,14 @@ mod harness;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
+use harness::by_hand::{self, TOKEN, free_address};
+use harness::fails;
 use harness::job::{self, Job, Plan, plan};
-use harness::{command, fails, run};
+use harness::namespaces::Namespaces;
 use spmd_run::rendezvous::JobToken;
-
-const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// Writes a program that sums arrays of 4 MiB over this many devices.
 fn write_program(folder: &Path, replicas: usize) -> String {
@@ -39,58 +37,6 @@ ENTRY main {{
     path.display().to_string()
 }
 
-/// Network namespaces, which are gone when this is dropped.
-struct Namespaces(Vec<String>);
-
-impl Namespaces {
-    /// `None` where this may not be done.
-    fn new(name: &str, count: usize) -> Option<Namespaces> {
-        let names = (0..count).map(|index| format!("spmd-{}-{name}-{index}", std::process::id()));
-        let namespaces = Namespaces(names.collect());
-        let made = namespaces.0.iter().all(|name| {
-            succeeds(&["ip", "netns", "add", name]) && succeeds(&["ip", "-n", name, "link", "set", "lo", "up"])
-        });
-        if !made {
-            eprintln!("skipped: network namespaces cannot be made here");
-        }
-        made.then_some(namespaces)
-    }
-
-    fn on(&self, index: usize) -> [&str; 4] {
-        ["ip", "netns", "exec", &self.0[index]]
-    }
-
-    /// A cable of this name between the first two, with addresses 10.78.`net`.1 and .2.
-    fn lay_cable(&self, name: &str, net: usize) -> bool {
-        let [a, b] = [&*self.0[0], &*self.0[1]];
-        let cable = ["ip", "-n", a, "link", "add", name, "type", "veth", "peer", "name", name, "netns", b];
-        succeeds(&cable)
-            && [a, b].iter().zip(1..).all(|(host, number)| {
-                succeeds(&["ip", "-n", host, "addr", "add", &format!("10.78.{net}.{number}/24"), "dev", name])
-                    && succeeds(&["ip", "-n", host, "link", "set", name, "up"])
-            })
-    }
-}
-
-impl Drop for Namespaces {
-    fn drop(&mut self) {
-        for name in &self.0 {
-            succeeds(&["ip", "netns", "del", name]);
-        }
-    }
-}
-
-fn succeeds(words: &[&str]) -> bool {
-    let output = Command::new(words[0]).args(&words[1..]).output();
-    let error = match output {
-        Ok(output) if output.status.success() => return true,
-        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-        Err(error) => error.to_string(),
-    };
-    eprintln!("{}: {error}", words.join(" "));
-    false
-}
-
 /// Four processes in two slices, which repeat the program so many times.
 fn two_slices(namespaces: &Namespaces, folder: &Path, output: &str, repeat: &str) -> Plan {
     let (program, output) = (write_program(folder, 4), folder.join(output).display().to_string());
@@ -106,9 +52,7 @@ fn links(namespaces: &Namespaces, controllers: &BTreeMap<u32, u32>) -> Vec<[Stri
         let address = variables.iter().find_map(|variable| variable.strip_prefix("SPMD_COORDINATOR="))?;
         Some(address.rsplit(':').next()?.to_owned())
     });
-    let on = namespaces.on(0);
-    let output = Command::new(on[0]).args(&on[1..]).args(["ss", "-tnpH", "state", "established"]).output();
-    let output = String::from_utf8_lossy(&output.expect("ss starts").stdout).into_owned();
+    let output = namespaces.output(0, &["ss", "-tnpH", "state", "established"]);
     let sockets = output.lines().filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let port = |word: &str| word.rsplit(':').next().map(str::to_owned);
@@ -128,9 +72,7 @@ fn links(namespaces: &Namespaces, controllers: &BTreeMap<u32, u32>) -> Vec<[Stri
 fn cut(namespaces: &Namespaces, links: &[[String; 2]]) -> usize {
     let filters: Vec<String> =
         links.iter().map(|[here, there]| format!("( sport = :{here} and dport = :{there} )")).collect();
-    let on = namespaces.on(0);
-    let ss = Command::new(on[0]).args(&on[1..]).args(["ss", "-K", "-tnH", &filters.join(" or ")]).output();
-    String::from_utf8_lossy(&ss.expect("ss starts").stdout).lines().count()
+    namespaces.output(0, &["ss", "-K", "-tnH", &filters.join(" or ")]).lines().count()
 }
 
 /// Cuts all links several times while the job runs; how many connections that were.
@@ -150,8 +92,7 @@ fn links_that_are_cut_change_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     two_slices(&namespaces, folder.path(), "undisturbed.npz", "1").run().success("undisturbed");
     // So that bytes are on their way whenever something is cut.
-    let slow = ["dev", "lo", "root", "tbf", "rate", "1gbit", "burst", "256kb", "latency", "100ms"];
-    let is_slow = succeeds(&[&namespaces.on(0)[..], &["tc", "qdisc", "add"], &slow].concat());
+    let is_slow = namespaces.limit("lo", 1000);
     let mut job = two_slices(&namespaces, folder.path(), "cut.npz", "20").start();
     let cuts = cut_links(&namespaces, &mut job, 5);
     let outcome = job.finish();
@@ -172,11 +113,10 @@ fn links_that_are_cut_change_nothing() {
 
 /// Process `index` of four in two slices, started by hand.
 fn by_hand(coordinator: &str, folder: &Path, index: usize) -> Job {
-    let (process, program) = (index.to_string(), write_program(folder, 4));
-    let place = ["-n", "4", "--slices", "2", "--coordinator", coordinator, "--process-id", &process];
-    let work = ["--transport", "tcp", &program, "--fill", "random:3", "--repeat", "1000000"];
-    let mut plan = plan(place.iter().chain(&work));
-    plan.command.env(JobToken::VARIABLE, TOKEN);
+    let program = write_program(folder, 4);
+    let work = ["--slices", "2", "--transport", "tcp", &program, "--fill", "random:3", "--repeat", "1000000"];
+    let mut plan = plan(by_hand::place(coordinator, index, 4));
+    plan.command.args(work).env(JobToken::VARIABLE, TOKEN);
     plan.start()
 }
 
@@ -184,20 +124,9 @@ fn by_hand(coordinator: &str, folder: &Path, index: usize) -> Job {
 fn a_killed_process_ends_a_job_of_two_slices_at_once() {
     for victim in [1, 3] {
         let folder = tempfile::tempdir().expect("a folder");
-        let coordinator = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("its address");
-        let coordinator = coordinator.to_string();
+        let coordinator = free_address();
         let mut jobs: Vec<Job> = (0..4).map(|index| by_hand(&coordinator, folder.path(), index)).collect();
-        let start = Instant::now();
-        loop {
-            let mut status = command(["status", "--coordinator", &coordinator]);
-            status.env(JobToken::VARIABLE, TOKEN);
-            let status = run(status).stdout;
-            if status.contains("4 active") && !status.contains("step       0,") {
-                break;
-            }
-            assert!(start.elapsed() < Duration::from_secs(60), "the job does not start: {status}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        by_hand::wait_for_steps(|| by_hand::status(&coordinator), 4);
         let killed = jobs.remove(victim);
         job::signal(killed.child.id(), "-KILL");
         for job in jobs {
@@ -214,21 +143,12 @@ fn a_killed_process_ends_a_job_of_two_slices_at_once() {
 /// Process `index` of three, each a slice. The first and the second are on one host, the third on another, which the data of
 /// the second goes to by a cable of its own.
 fn over_cables(namespaces: &Namespaces, folder: &Path, index: usize) -> Plan {
-    let (process, program) = (index.to_string(), write_program(folder, 3));
-    let place = ["-n", "3", "--slices", "3", "--coordinator", "10.78.0.1:47000", "--process-id", &process];
-    let work = ["--transport", "tcp", &program, "--fill", "random:3", "--repeat", "40"];
+    let program = write_program(folder, 3);
+    let work = ["--slices", "3", "--transport", "tcp", &program, "--fill", "random:3", "--repeat", "40"];
     let bind = [&[][..], &["--bind", "10.78.1.1"], &["--bind", "10.78.1.2"]][index];
-    let mut plan = plan(place.iter().chain(&work).chain(bind));
-    plan.command.env(JobToken::VARIABLE, TOKEN);
+    let mut plan = plan(by_hand::place("10.78.0.1:47000", index, 3));
+    plan.command.args(work).args(bind).env(JobToken::VARIABLE, TOKEN);
     plan.behind(&namespaces.on(index / 2))
-}
-
-/// Bytes that a host has received by its cable for data.
-fn received(namespaces: &Namespaces) -> u64 {
-    let on = namespaces.on(1);
-    let file = "/sys/class/net/data/statistics/rx_bytes";
-    let output = Command::new(on[0]).args(&on[1..]).args(["cat", file]).output().expect("cat starts");
-    String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number")
 }
 
 #[test]
@@ -240,20 +160,20 @@ fn a_cable_that_is_pulled_for_a_while_does_no_harm() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let jobs = [0, 1, 2].map(|index| over_cables(&namespaces, folder.path(), index).start());
+    let received = || namespaces.bytes(1, "data", "rx");
     let start = Instant::now();
-    while received(&namespaces) < 10_000_000 {
+    while received() < 10_000_000 {
         assert!(start.elapsed() < Duration::from_secs(60), "the job does not start");
         std::thread::sleep(Duration::from_millis(20));
     }
-    let set = |state| assert!(succeeds(&["ip", "-n", &namespaces.0[1], "link", "set", "data", state]));
-    set("down");
+    namespaces.set_cable("data", "down");
     std::thread::sleep(Duration::from_secs(1));
-    let before = received(&namespaces);
+    let before = received();
     std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(received(&namespaces), before, "the cable is not pulled");
-    set("up");
+    assert_eq!(received(), before, "the cable is not pulled");
+    namespaces.set_cable("data", "up");
     for job in jobs {
         job.finish().success("a process");
     }
-    assert!(received(&namespaces) > before, "the job was done before the cable was pulled");
+    assert!(received() > before, "the job was done before the cable was pulled");
 }

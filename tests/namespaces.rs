@@ -4,22 +4,24 @@ mod harness;
 
 use std::fs;
 use std::io::Write;
-use std::process::Command;
 use std::time::Duration;
 
+use harness::by_hand::{self, TOKEN};
 use harness::job::{Plan, plan};
-use harness::network::{Network, succeeds};
+use harness::namespaces::{CABLE, Namespaces};
 use harness::ssh::SshServer;
-use harness::{fails, root};
+use harness::{behind, fails, root};
 use serde::Deserialize;
 use serde_json::Value;
+use spmd_run::rendezvous::JobToken;
 
-const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+/// What the cable between two hosts carries, in Mbit/s.
+const RATE: u32 = 200;
 
 #[test]
 fn a_pulled_cable_ends_the_job_on_both_sides() {
-    let Some(network) = Network::new("cable") else { return };
-    let Some(server) = SshServer::start("10.77.0.2", &network.on(1)) else { return };
+    let Some(network) = Namespaces::pair("cable", RATE) else { return };
+    let Some(server) = SshServer::start("10.78.0.2", &network.on(1)) else { return };
     let ssh = server.client("user", "known_hosts");
     let job = |arguments: &[&str]| {
         // The hosts are one machine, which has shared memory.
@@ -32,21 +34,20 @@ fn a_pulled_cable_ends_the_job_on_both_sides() {
 
     let mut running = job(&["hlo/scan_layers.hlo", "--repeat", "1000000"]).start();
     running.wait_until_running(2);
-    network.pull_cable();
+    network.set_cable(CABLE, "down");
     let outcome = running.finish();
     assert!(matches!(outcome.code, Some(3)), "{:?} {}", outcome.code, outcome.stderr);
     assert!(outcome.stderr.contains("process 1 "), "{}", outcome.stderr);
 }
 
 /// What process 0 prints of a job of two slices, a host with two processes each.
-fn in_slices(network: &Network, port: u16, arguments: &[&str]) -> String {
-    let coordinator = format!("10.77.0.1:{port}");
+fn in_slices(network: &Namespaces, port: u16, arguments: &[&str]) -> String {
+    let coordinator = format!("10.78.0.1:{port}");
     let start = |index: usize| {
-        let index_text = index.to_string();
-        let place = ["-n", "4", "--slices", "2", "--coordinator", &coordinator, "--process-id", &index_text];
+        let mut plan = plan(arguments);
         // The hosts are one machine, which has shared memory.
-        let mut plan = plan(arguments.iter().chain(&place).chain(&["--transport", "tcp"]));
-        plan.command.env("SPMD_JOB_TOKEN", TOKEN);
+        plan.command.args(by_hand::place(&coordinator, index, 4)).args(["--slices", "2", "--transport", "tcp"]);
+        plan.command.env(JobToken::VARIABLE, TOKEN);
         plan.behind(&network.on(index / 2)).start()
     };
     let jobs: Vec<_> = (0..4).map(start).collect();
@@ -56,7 +57,7 @@ fn in_slices(network: &Network, port: u16, arguments: &[&str]) -> String {
 
 #[test]
 fn links_between_slices_are_measured() {
-    let Some(network) = Network::new("links") else { return };
+    let Some(network) = Namespaces::pair("links", RATE) else { return };
     let measured = |port| {
         let view = in_slices(&network, port, &["devices", "--format", "json"]);
         let view: Value = serde_json::from_str(&view).expect("JSON");
@@ -66,24 +67,16 @@ fn links_between_slices_are_measured() {
         rate("dcn")
     };
     let fast = measured(47001);
-    for host in &network.hosts {
-        let slower = "tbf rate 40mbit burst 64kb latency 400ms";
-        assert!(succeeds(&format!("ip netns exec {host} tc qdisc replace dev eth0 root {slower}")));
-    }
+    assert!(network.limit(CABLE, RATE / 5));
     let slow = measured(47002);
     assert!((2.5..10.0).contains(&(fast / slow)), "200 Mbit/s are {fast:.0} B/s, 40 Mbit/s {slow:.0} B/s");
 }
 
 #[test]
 fn given_links_decide_what_crosses_between_slices() {
-    let Some(network) = Network::new("given") else { return };
+    let Some(network) = Namespaces::pair("given", RATE) else { return };
     let sent = |port, ici, dcn| {
-        let bytes = || {
-            let file = "/sys/class/net/eth0/statistics/tx_bytes";
-            let [ip, netns, exec, host] = network.on(0);
-            let output = Command::new(ip).args([netns, exec, host, "cat", file]).output().expect("ip netns exec");
-            String::from_utf8_lossy(&output.stdout).trim().parse::<u64>().expect("a number of bytes")
-        };
+        let bytes = || network.bytes(0, CABLE, "tx");
         let before = bytes();
         let size = ["--minbytes", "1M", "--maxbytes", "1M", "--iters", "8", "--measure", "engine", "--format", "json"];
         let links = ["bench", "collectives", "all_reduce", "--ici", ici, "--dcn", dcn];
@@ -97,21 +90,44 @@ fn given_links_decide_what_crosses_between_slices() {
     assert!(2 * flat > 3 * by_islands, "{flat} bytes flat, {by_islands} by islands");
 }
 
+const COORDINATOR: &str = "10.78.0.1:47000";
+
 /// Process `index` of a job of `count`, started by hand on one of the hosts.
-fn by_hand(network: &Network, host: usize, index: u32, count: u32) -> Plan {
-    let (index, count) = (index.to_string(), count.to_string());
-    let place = ["-n", &count, "--coordinator", "10.77.0.1:47000", "--process-id", &index];
-    let mut plan = plan(place.iter().chain(&["hlo/tp_mlp.hlo", "--fill", "ones"]));
-    plan.command.env("SPMD_JOB_TOKEN", TOKEN);
+fn by_hand(network: &Namespaces, host: usize, index: usize, count: usize) -> Plan {
+    let mut plan = plan(by_hand::place(COORDINATOR, index, count));
+    plan.command.env(JobToken::VARIABLE, TOKEN);
     plan.behind(&network.on(host))
+}
+
+const SHORT: [&str; 3] = ["hlo/tp_mlp.hlo", "--fill", "ones"];
+
+#[test]
+fn both_sides_of_a_cut_cable_end() {
+    let Some(network) = Namespaces::pair("cut", RATE) else { return };
+    let jobs = [0, 1].map(|index| {
+        let mut plan = by_hand(&network, index, index, 2);
+        plan.command.args(["hlo/scan_layers.hlo", "--repeat", "1000000", "--timeout", "300"]);
+        plan.start()
+    });
+    by_hand::wait_for_steps(|| behind(&network.on(1), &by_hand::status(COORDINATOR)), 2);
+    network.set_cable(CABLE, "down");
+    let lost = ["process 1 (", &format!("lost the coordinator at {COORDINATOR}")];
+    for (job, words) in jobs.into_iter().zip(lost) {
+        fails(&job.finish(), 3, &[words, "its host cannot be reached any more"]);
+    }
 }
 
 #[test]
 fn a_late_process_is_waited_for() {
-    let Some(network) = Network::new("late") else { return };
-    let first = by_hand(&network, 0, 0, 2).start();
+    let Some(network) = Namespaces::pair("late", RATE) else { return };
+    let start = |index| {
+        let mut plan = by_hand(&network, index, index, 2);
+        plan.command.args(SHORT);
+        plan.start()
+    };
+    let first = start(0);
     std::thread::sleep(Duration::from_secs(3));
-    let second = by_hand(&network, 1, 1, 2).start();
+    let second = start(1);
     let first = first.finish().success("process 0");
     second.finish().success("process 1");
     assert!(first.stdout.contains("2 processes × 2 devices"), "{}", first.stdout);
@@ -119,10 +135,10 @@ fn a_late_process_is_waited_for() {
 
 #[test]
 fn a_missing_process_is_named_on_both_hosts() {
-    let Some(network) = Network::new("missing") else { return };
+    let Some(network) = Namespaces::pair("missing", RATE) else { return };
     let limited = |host, index| {
         let mut plan = by_hand(&network, host, index, 4);
-        plan.command.args(["--rendezvous-timeout", "5"]);
+        plan.command.args(SHORT).args(["--rendezvous-timeout", "5"]);
         plan.start()
     };
     let jobs = [limited(0, 0), limited(1, 2)];
@@ -134,7 +150,7 @@ fn a_missing_process_is_named_on_both_hosts() {
 /// The pods of a manifest, each a host with what Kubernetes gives it. The first one's name is not known at once.
 #[test]
 fn pods_of_an_indexed_job_find_each_other() {
-    let Some(network) = Network::new("pods") else { return };
+    let Some(network) = Namespaces::pair("pods", RATE) else { return };
     let manifest = fs::read_to_string(root().join("deploy/kubernetes/indexed-job.yaml")).expect("the manifest");
     let documents = serde_yaml_ng::Deserializer::from_str(&manifest);
     let documents: Vec<Value> = documents.map(|document| Value::deserialize(document).expect("YAML")).collect();
@@ -150,14 +166,14 @@ fn pods_of_an_indexed_job_find_each_other() {
     let arguments = arguments.iter().map(|argument| argument.replace("/programs/", "hlo/"));
 
     let domain = format!("{}.default.svc.cluster.local", text(&pod["subdomain"]));
-    let line = |index: usize| format!("10.77.0.{} {name}-{index}.{domain} {name}-{index}\n", index + 1);
+    let line = |index: usize| format!("10.78.0.{} {name}-{index}.{domain} {name}-{index}\n", index + 1);
     let start = |index: usize| {
         let files = network.files(index);
         fs::write(files.join("hosts"), format!("127.0.0.1 localhost\n{}", line(index))).expect("hosts");
         fs::write(files.join("nsswitch.conf"), "hosts: files\n").expect("nsswitch.conf");
         let mut plan = plan(arguments.clone());
         plan.command.env("JOB_COMPLETION_INDEX", index.to_string()).env("HOSTNAME", format!("{name}-{index}"));
-        plan.command.env("SPMD_JOB_TOKEN", TOKEN);
+        plan.command.env(JobToken::VARIABLE, TOKEN);
         plan.behind(&network.on(index)).start()
     };
     let pods = [start(0), start(1)];

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use harness::network::Network;
+use harness::namespaces::Namespaces;
 use harness::slurm::Slurm;
 use harness::{Outcome, fails, run};
 
@@ -27,7 +27,7 @@ fn jobs_under_slurm() {
 /// Nodes that are network namespaces, with a cable between them.
 #[test]
 fn a_step_over_two_nodes() {
-    let Some(network) = Network::new("slurm") else { return };
+    let Some(network) = Namespaces::pair("slurm", 200) else { return };
     let Some(slurm) = Slurm::on(&network) else { return };
     let srun = |token: Option<&str>, arguments: &[&str]| {
         let mut srun = slurm.command("srun");

@@ -3,23 +3,20 @@
 mod harness;
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::net::{Shutdown, TcpStream};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
-use harness::{command, finish};
+use harness::by_hand::{self, TOKEN, free_address};
+use harness::{finish, start};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use spmd_run::rendezvous::{JobToken, JoinError, JoinOptions, Rendezvous, Tls, query_status};
 
-const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 const LONG: Duration = Duration::from_secs(60);
 
-fn process(address: &str, index: &str, options: &[&str]) -> Child {
-    let place = ["-n", "2", "--coordinator", address, "--process-id", index];
+fn process(address: &str, index: usize, options: &[&str]) -> Child {
     let job = ["hlo/scan_layers.hlo", "--repeat", "300", "--metrics", "127.0.0.1:0"];
-    let mut command: Command = command(place.iter().chain(&job).chain(options));
-    command.env(JobToken::VARIABLE, TOKEN).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().expect("spmd-run starts")
+    start(by_hand::process(address, index, &[&job[..], options].concat()))
 }
 
 /// As many connections as are asked for (`SPMD_TEST_STRANGERS`) and this process may have, twice.
@@ -114,16 +111,16 @@ fn an_encrypted_job_does_not_mind_strangers() {
 
 /// Has strangers come to a job before all of its processes have joined and while it runs; returns the first of them.
 fn visit(options: &[&str], tls: Option<Tls>) -> Vec<TcpStream> {
-    let address = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address").to_string();
-    let first = process(&address, "0", options);
-    let start = Instant::now();
+    let address = free_address();
+    let first = process(&address, 0, options);
+    let begin = Instant::now();
     while TcpStream::connect(&address).is_err() {
-        assert!(start.elapsed() < LONG, "the coordinator does not start");
+        assert!(begin.elapsed() < LONG, "the coordinator does not start");
         std::thread::sleep(Duration::from_millis(10));
     }
     let mut early = come(&address, crowd());
     wrong_token(&address, tls.clone());
-    let second = process(&address, "1", options);
+    let second = process(&address, 1, options);
     let outcomes = drip(&mut early, || {
         let mut late = come(&address, crowd());
         wrong_token(&address, tls.clone());

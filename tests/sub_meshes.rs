@@ -3,7 +3,6 @@
 mod harness;
 
 use std::path::Path;
-use std::time::Duration;
 
 use spmd_run::builder::Builder;
 use spmd_run::checkpoint::{Checkpoints, Snapshot};
@@ -12,7 +11,7 @@ use spmd_run::host_array::HostArray;
 use spmd_run::mesh::{Mesh, PartitionSpec};
 use spmd_run::runtime::{Array, Program, Runtime, RuntimeError, multihost};
 
-use harness::itself::on;
+use harness::itself::{on, wait_for};
 
 fn counted(dims: &[usize]) -> HostArray {
     let elements: Vec<f32> = (0..dims.iter().product::<usize>()).map(|element| element as f32).collect();
@@ -57,12 +56,6 @@ fn check(runtime: &Runtime, mesh: &Mesh, program: &Program) {
         let part = rows.flat_map(|i| columns.clone().map(move |j| (i * 8 + j) as usize));
         let part: Vec<f32> = part.map(|at| turned[at]).collect();
         assert_eq!(shard.data.to_elements::<f32>().unwrap(), part);
-    }
-}
-
-fn wait_for(runtime: &Runtime, notice: &str) {
-    while !runtime.world().is_posted(notice).unwrap() {
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

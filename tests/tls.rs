@@ -2,18 +2,15 @@
 
 mod harness;
 
-use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use harness::job::plan;
+use harness::by_hand::{self, TOKEN, free_address};
+use harness::job::{plan, signal};
 use harness::relay::{Relay, Weather};
-use harness::{command, fails, finish, run, spmd_run};
+use harness::{command, fails, finish, run, spmd_run, start};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use spmd_run::rendezvous::JobToken;
 
-const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 const STEP: [&str; 9] = [
     "hlo/dp_tp_mlp_step.hlo",
     "--input",
@@ -25,22 +22,6 @@ const STEP: [&str; 9] = [
     "--atol",
     "1e-5",
 ];
-
-fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("its address").to_string()
-}
-
-/// A process of a job of two, started by hand.
-fn by_hand(address: &str, index: &str, arguments: &[&str]) -> Command {
-    let place = ["-n", "2", "--coordinator", address, "--process-id", index];
-    let mut command = command(arguments.iter().chain(&place));
-    command.env(JobToken::VARIABLE, TOKEN);
-    command
-}
-
-fn start(mut command: Command) -> Child {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("spmd-run starts")
-}
 
 /// Who signs certificates.
 struct Authority {
@@ -89,8 +70,8 @@ fn nobody_reads_what_is_said_to_the_coordinator() {
         let address = free_address();
         let relay = Relay::new(address.parse().expect("an address"), Weather::default());
         let arguments = [&STEP[..], tls].concat();
-        let first = start(by_hand(&address, "0", &arguments));
-        let second = run(by_hand(&relay.address.to_string(), "1", &arguments));
+        let first = start(by_hand::process(&address, 0, &arguments));
+        let second = run(by_hand::process(&relay.address.to_string(), 1, &arguments));
         finish(first).success("process 0");
         second.success("process 1");
         assert!(relay.traffic() > 1000);
@@ -115,8 +96,8 @@ fn certificates_come_from_files() {
     outcome.success("on one host");
     let job = |second: &str| {
         let address = free_address();
-        let first = start(by_hand(&address, "0", &["devices", &tls("first"), "--rendezvous-timeout", "8"]));
-        let second = run(by_hand(&address, "1", &["devices", &tls(second)]));
+        let first = start(by_hand::process(&address, 0, &["devices", &tls("first"), "--rendezvous-timeout", "8"]));
+        let second = run(by_hand::process(&address, 1, &["devices", &tls(second)]));
         (finish(first), second)
     };
     let (first, second) = job("second");
@@ -164,8 +145,8 @@ fn one_process_with_tls_and_one_without_are_told_so() {
     ] {
         let address = free_address();
         let devices = ["devices", "--rendezvous-timeout", "8"];
-        let first = start(by_hand(&address, "0", &[&devices, first].concat()));
-        let second = run(by_hand(&address, "1", &[&devices, second].concat()));
+        let first = start(by_hand::process(&address, 0, &[&devices, first].concat()));
+        let second = run(by_hand::process(&address, 1, &[&devices, second].concat()));
         fails(&second, 3, &["cannot talk to the coordinator at 127.0.0.1:", reason, "give --tls to all processes"]);
         fails(&finish(first), 3, &["refused a process from 127.0.0.1:", refusal, "missing 1 of 2: process 1"]);
     }
@@ -175,27 +156,18 @@ fn one_process_with_tls_and_one_without_are_told_so() {
 fn the_status_of_an_encrypted_job_is_for_those_with_its_token() {
     let address = free_address();
     let endless = ["hlo/scan_layers.hlo", "--repeat", "1000000", "--tls"];
-    let processes = ["0", "1"].map(|index| start(by_hand(&address, index, &endless)));
+    let processes = [0, 1].map(|index| start(by_hand::process(&address, index, &endless)));
     let status = |arguments: &[&str]| {
-        let mut status = command(["status", "--coordinator", &address].iter().chain(arguments));
-        status.env(JobToken::VARIABLE, TOKEN);
-        run(status)
+        let mut status = by_hand::status(&address);
+        status.args(arguments);
+        status
     };
-    let start = Instant::now();
-    loop {
-        let outcome = status(&["--tls"]);
-        if outcome.stdout.contains("processes  2: 2 active") {
-            break;
-        }
-        assert!(start.elapsed() < Duration::from_secs(60), "{}{}", outcome.stdout, outcome.stderr);
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    fails(&status(&[]), 3, &["it runs with --tls, this process without"]);
-    let mut other = command(["status", "--coordinator", &address, "--tls"]);
+    by_hand::wait_for_steps(|| status(&["--tls"]), 2);
+    fails(&run(status(&[])), 3, &["it runs with --tls, this process without"]);
+    let mut other = status(&["--tls"]);
     other.env(JobToken::VARIABLE, TOKEN.replace('0', "1"));
     fails(&run(other), 3, &["its certificate is of another authority"]);
-    let kill = Command::new("kill").args(["-TERM", &processes[0].id().to_string()]).status();
-    assert!(kill.expect("kill starts").success());
+    signal(processes[0].id(), "-TERM");
     for process in processes {
         assert_ne!(finish(process).code, Some(0));
     }

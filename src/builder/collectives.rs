@@ -52,7 +52,10 @@ impl Builder {
     /// This device's place along an axis of the mesh, an `s32`, as `jax.lax.axis_index`. Only inside [`Builder::shard_map`].
     #[track_caller]
     pub fn axis_index(&self, axis: &str) -> Op<'_> {
-        let Some((mesh, _)) = self.groups("axis_index", &[axis]) else { return self.failed() };
+        let Some((mesh, groups)) = self.groups("axis_index", &[axis]) else { return self.failed() };
+        if are_single(&groups) {
+            return self.scalar(DType::S32, 0);
+        }
         let mut places = vec![0i32; mesh.device_count()];
         let inner: usize =
             mesh.axes().iter().rev().take_while(|(name, _)| name != axis).map(|(_, size)| size).product();
@@ -104,6 +107,9 @@ impl<'b> Op<'b> {
             return self.builder.failed();
         };
         let Some(reducer) = self.builder.reducer(opcode, dtype) else { return self.builder.failed() };
+        if are_single(&groups) {
+            return self;
+        }
         let mut reduce = collective("all-reduce", groups);
         reduce.shape = self.shape().into();
         self.builder.push_calling(reduce, &[self], &[reducer])
@@ -144,6 +150,9 @@ impl<'b> Op<'b> {
             return self.builder.failed();
         };
         let Some((_, groups)) = self.builder.groups("all-gather", axes) else { return self.builder.failed() };
+        if are_single(&groups) {
+            return self;
+        }
         if self.builder.has_automatic_axes() {
             return self.gather_by_permutes(&groups, axes, dim);
         }
@@ -169,6 +178,9 @@ impl<'b> Op<'b> {
         }
         dims[dim] /= parts;
         let Some(reducer) = self.builder.reducer("add", dtype) else { return self.builder.failed() };
+        if are_single(&groups) {
+            return self;
+        }
         let mut scatter = collective("reduce-scatter", groups);
         scatter.shape = shape::array(dtype, &dims).into();
         scatter.dimensions = vec![dim as i64];
@@ -184,6 +196,9 @@ impl<'b> Op<'b> {
         };
         let Some(concat) = self.axis("all-to-all", concat) else { return self.builder.failed() };
         let Some((_, groups)) = self.builder.groups("all-to-all", axes) else { return self.builder.failed() };
+        if are_single(&groups) {
+            return self;
+        }
         let parts = groups.first().map_or(1, Vec::len) as i64;
         if self.builder.has_automatic_axes() && dims[split] % parts == 0 {
             return self.exchange_by_permutes(&groups, axes, split, concat);
@@ -225,6 +240,9 @@ impl<'b> Op<'b> {
                 source_target_pairs.push(SourceTarget { source, target, ..SourceTarget::default() });
             }
         }
+        if are_single(&groups) {
+            return if pairs.is_empty() { self.zeros_like() } else { self };
+        }
         let permute = HloInstructionProto::from(HloInstructionCommon {
             opcode: "collective-permute".into(),
             shape: self.shape().into(),
@@ -234,6 +252,11 @@ impl<'b> Op<'b> {
         .with_details(HloInstructionDetails { source_target_pairs, ..Default::default() });
         self.builder.push(permute, &[self])
     }
+}
+
+/// Whether each device is in a group of its own, so that there is nobody to exchange values with.
+fn are_single(groups: &[Vec<i64>]) -> bool {
+    groups.iter().all(|group| group.len() == 1)
 }
 
 fn collective(opcode: &str, groups: Vec<Vec<i64>>) -> HloInstructionProto {

@@ -158,7 +158,7 @@ impl Builder {
 
     /// A loop over the first dimension of some arrays, as `jax.lax.scan`: `body` makes of a state and of one slice of each
     /// array the next state and some results. Returns the last state, and the results of all turns, stacked along a new
-    /// first dimension.
+    /// first dimension. For `length=n` and no arrays, pass `b.arange(S32, n)`.
     ///
     /// It has derivatives: what they need of each turn is kept, beside what `body` computes from constants, the arrays' slices
     /// and values around the loop by moving, adding and multiplying, which is computed again.
@@ -220,7 +220,11 @@ impl Builder {
             Some(first) if first > 0 && lengths.iter().all(|&length| length == Some(first.into())) => Some(first),
             _ => {
                 let shapes: Vec<String> = arrays.iter().map(|array| array.text()).collect();
-                let shapes = if shapes.is_empty() { "there are none".to_owned() } else { shapes.join(", ") };
+                let shapes = if shapes.is_empty() {
+                    "there are none: b.arange(S32, n) makes n turns, as does fori_loop".to_owned()
+                } else {
+                    shapes.join(", ")
+                };
                 self.fail("scan", format!("the arrays must have a first dimension, the same and not 0: {shapes}"));
                 None
             }

@@ -142,7 +142,7 @@ impl Builder {
     /// used again. As `donate_argnums` of `jax.jit`, it takes effect where a result has the parameter's shape.
     #[track_caller]
     pub fn donate(&self, parameter: Op<'_>) {
-        let Some(id) = self.own("donate", parameter) else { return };
+        let Some(id) = self.own("donate", parameter, Location::caller()) else { return };
         let mut graph = self.graph();
         let instruction = graph.instruction(id);
         if instruction.opcode == "parameter" && id.computation == 0 {
@@ -163,7 +163,7 @@ impl Builder {
     #[track_caller]
     pub fn build(&self, results: &[Op<'_>]) -> Result<HloModule, BuildError> {
         let location = Location::caller();
-        let own: Option<Vec<OpId>> = results.iter().map(|result| self.own("build", *result)).collect();
+        let own: Option<Vec<OpId>> = results.iter().map(|result| self.own("build", *result, location)).collect();
         let graph = self.graph();
         if let Some(error) = &graph.error {
             return Err(error.clone());
@@ -189,7 +189,8 @@ impl Builder {
     #[track_caller]
     fn push_calling<'b>(&'b self, instruction: HloInstructionProto, operands: &[Op<'b>], called: &[u32]) -> Op<'b> {
         let location = Location::caller();
-        let own: Option<Vec<OpId>> = operands.iter().map(|operand| self.own(&instruction.opcode, *operand)).collect();
+        let own = |operand: &Op| self.own(&instruction.opcode, *operand, location);
+        let own: Option<Vec<OpId>> = operands.iter().map(own).collect();
         let Some(own) = own else { return self.failed() };
         let opcode = instruction.opcode.clone();
         let says_itself = region::is_mark(&instruction) || matches!(opcode.as_str(), "constant" | "call");
@@ -210,10 +211,9 @@ impl Builder {
     }
 
     /// The place of an operand in the graph; `None` if it has failed or belongs to another builder.
-    #[track_caller]
-    fn own(&self, what: &str, op: Op<'_>) -> Option<OpId> {
+    fn own(&self, what: &str, op: Op<'_>, location: &'static Location<'static>) -> Option<OpId> {
         if !std::ptr::eq(op.builder, self) {
-            self.graph().fail(Location::caller(), format!("{what}: an operand belongs to another builder"));
+            self.graph().fail(location, format!("{what}: an operand belongs to another builder"));
             return None;
         }
         op.id

@@ -92,6 +92,13 @@ fn unit_interval<'b>(key: Op<'b>, dims: &[i64]) -> Op<'b> {
 /// The block cipher of Salmon and others (2011), of two words and 20 rounds.
 #[track_caller]
 fn threefry<'b>(key: Op<'b>, first: Op<'b>, second: Op<'b>) -> (Op<'b>, Op<'b>) {
+    let key = match key.array("random") {
+        Some((dtype, dims)) if dtype != DType::U32 || dims != [2] => {
+            let message = format!("{} is no key: a key is a u32[2], made by key, split or fold_in", key.text());
+            key.builder().fail("random", message)
+        }
+        _ => key,
+    };
     let (key0, key1) = (key.index(0, 0), key.index(0, 1));
     let keys = [key0, key1, key0 ^ key1 ^ 0x1BD1_1BDA];
     let (mut x, mut y) = (first + keys[0], second + keys[1]);

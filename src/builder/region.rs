@@ -32,6 +32,12 @@ impl Region {
         self.axes.len() == self.mesh.axes().len()
     }
 
+    /// Whether the manual axes have one device in all. Values are then whole, and collectives have nobody to reach: there is
+    /// nothing to tell the partitioner, which knows no manual axes of size 1.
+    pub fn is_trivial(&self) -> bool {
+        !self.is_full() && self.axes.iter().all(|axis| self.mesh.axis_size(axis) == Some(1))
+    }
+
     fn is_manual(&self, axis: &str) -> bool {
         self.axes.iter().any(|manual| manual == axis)
     }

@@ -161,6 +161,9 @@ impl Builder {
         match made {
             Ok((proto, part, own)) => {
                 let cut = self.push(annotation("Sharding", whole.shape(), proto, open), &[whole]);
+                if region.is_trivial() {
+                    return cut;
+                }
                 let part = Some(shape::array(dtype, &part).into());
                 let part = self.push(annotation("SPMDFullToShardShape", part, own, open), &[cut]);
                 self.at_border(part, region, spec)
@@ -182,6 +185,9 @@ impl Builder {
         match made {
             Ok((proto, whole, own)) => {
                 let part = self.push(annotation("Sharding", part.shape(), own, open), &[part]);
+                if region.is_trivial() {
+                    return part;
+                }
                 let whole = Some(shape::array(dtype, &whole).into());
                 let whole = self.push(annotation("SPMDShardToFullShape", whole, proto, open), &[part]);
                 self.at_border(whole, region, spec)

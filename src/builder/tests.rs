@@ -1,7 +1,7 @@
 //! What is wrong is said at the line that is wrong.
 
 use super::*;
-use crate::dtype::DType::{F32, S32};
+use crate::dtype::DType::{F32, S32, U32};
 use crate::hlo::print;
 use crate::mesh::{Mesh, PartitionSpec};
 
@@ -54,6 +54,7 @@ fn wrong_calls_are_explained() {
     insta::assert_snapshot!(message(|b| done(b.iota(S32, &[2], 1))), @"iota: axis 1 is out of bounds for the 1 dimensions");
     insta::assert_snapshot!(message(|b| done(b.concatenate(&[], 0))), @"concatenate: there are no arrays");
     insta::assert_snapshot!(message(|b| done(random::bits(random::key(b, 0), &[1 << 20, 1 << 20]))), @"random: an array of random numbers has 2³² − 1 elements at most");
+    insta::assert_snapshot!(message(|b| done(random::bits(b.parameter("x", U32, &[3]), &[4]))), @"random: u32[3] is no key: a key is a u32[2], made by key, split or fold_in");
     insta::assert_snapshot!(message(|b| xw(b, &|x, _| b.donate(x + 1))), @"donate: only a parameter can be donated");
     insta::assert_snapshot!(message(|b| {
         let other = Builder::new("other");
@@ -108,7 +109,7 @@ fn wrong_loops_and_their_derivatives_are_explained() {
     }), @"scan: the arrays must have a first dimension, the same and not 0: f32[3,2], f32[2,2]");
     insta::assert_snapshot!(message(|b| {
         b.scan(&[b.scalar(F32, 0)], &[], |s, _| (s.to_vec(), vec![]));
-    }), @"scan: the arrays must have a first dimension, the same and not 0: there are none");
+    }), @"scan: the arrays must have a first dimension, the same and not 0: there are none: b.arange(S32, n) makes n turns, as does fori_loop");
     insta::assert_snapshot!(message(|b| {
         let x = b.parameter("x", F32, &[3, 2]);
         b.scan(&[b.scalar(F32, 0)], &[x], |_, x| (vec![x[0]], vec![]));
@@ -232,6 +233,12 @@ fn errors_name_the_line_of_the_call() {
     assert_eq!((error.location.file(), error.location.line()), (file!(), line));
     assert_eq!(error.message, "reduce: axis 5 is out of bounds for the 2 dimensions of f32[2,3]");
     assert_eq!((y.dims(), y.rank(), format!("{y:?}")), (vec![], 0, "failed".to_owned()));
+
+    let other = Builder::new("other");
+    let line = line!() + 1;
+    let error = other.build(&[x]).unwrap_err();
+    assert_eq!((error.location.file(), error.location.line()), (file!(), line));
+    assert_eq!(error.message, "build: an operand belongs to another builder");
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub struct ControlOptions {
     interface: Option<String>,
 
     /// Serve the job's status to Prometheus at this address, on the host of process 0 and to anyone who asks
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
     metrics: Option<String>,
 }
 
@@ -61,7 +61,6 @@ impl ControlOptions {
         {
             let wrong = |error: io::Error| {
                 Failure::usage(match error.kind() {
-                    io::ErrorKind::InvalidInput => format!("--metrics {address}: it takes HOST:PORT ({error})"),
                     io::ErrorKind::AddrNotAvailable => {
                         format!("--metrics {address}: this is no address of the host of process 0")
                     }
@@ -76,6 +75,12 @@ impl ControlOptions {
         }
         Ok(options)
     }
+}
+
+/// What may turn out to be no address of the host of process 0, yet has the form of one.
+fn host_and_port(text: &str) -> Result<String, String> {
+    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
+    if matches!(port, Some(Ok(_))) { Ok(text.to_owned()) } else { Err("it takes HOST:PORT".to_owned()) }
 }
 
 /// An interface's address, IPv4 first.

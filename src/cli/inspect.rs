@@ -16,7 +16,7 @@ use spmd_run::partition::{self, CountSource};
 use spmd_run::pjrt::Plugin;
 use spmd_run::runtime::Plan;
 
-use super::job::slice_of;
+use super::job::{count_of_processes, slice_of};
 use super::launch;
 use super::program::{ProgramOptions, load_plugin};
 use super::{Failure, Format};
@@ -27,7 +27,7 @@ pub struct Options {
     program: ProgramOptions,
 
     /// Controller processes of the layout that is reckoned with
-    #[arg(short = 'n', long = "processes", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(short = 'n', long = "processes", value_name = "N", default_value_t = 1, value_parser = count_of_processes)]
     processes: u32,
 
     /// Devices of each process [default: the program's devices ÷ N]

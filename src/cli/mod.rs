@@ -20,9 +20,10 @@ mod simulate;
 mod status;
 
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use spmd_run::runtime;
 use tracing_subscriber::EnvFilter;
 
 pub use failure::Failure;
@@ -78,7 +79,6 @@ enum Format {
 const HELPER: &str = "__host";
 const COMMANDS: [&str; 11] =
     ["run", "exec", "devices", "inspect", "simulate", "bench", "doctor", "status", "plugin", "ray", "help"];
-const NOT_YET: [&str; 1] = ["coordinator"];
 
 /// Parses the arguments, runs the command and turns a failure into its message and exit code.
 pub fn main() -> u8 {
@@ -87,7 +87,7 @@ pub fn main() -> u8 {
         Ok(arguments) => arguments,
         Err(failure) => return failure.report(),
     };
-    quieten_plugins();
+    runtime::quieten_plugins();
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info")))
         .with_writer(std::io::stderr)
@@ -118,30 +118,10 @@ pub fn main() -> u8 {
     }
 }
 
-/// Ends the process at once. A plugin's threads may still be at work, and the destructors that run at an orderly exit
-/// would take from under them what they use.
-pub fn exit(code: u8) -> ! {
-    let _ = std::io::stdout().flush();
-    // SAFETY: it does nothing but end the process.
-    unsafe { libc::_exit(code.into()) }
-}
-
-/// XLA logs every client and every dump; its errors come back as errors. The user's own choice counts.
-fn quieten_plugins() {
-    const LOG_LEVEL: &str = "TF_CPP_MIN_LOG_LEVEL";
-    if std::env::var_os(LOG_LEVEL).is_none() {
-        // SAFETY: nothing else reads or writes the environment, as no thread has been started yet.
-        unsafe { std::env::set_var(LOG_LEVEL, "2") };
-    }
-}
-
 /// Inserts `run`, or `exec` if a command of its own follows after `--`, where the first argument is neither a command nor a
 /// question about the tool itself.
 fn with_default_command(mut arguments: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
     let first = arguments.get(1).and_then(|argument| argument.to_str()).unwrap_or_default();
-    if NOT_YET.contains(&first) {
-        return Err(Failure::usage(format!("spmd-run {first} is not part of this version")));
-    }
     let asks_about_tool = ["-h", "--help", "-V", "--version"].contains(&first);
     if let Some(command) = meant_command(first).filter(|command| *command != first) {
         return Err(Failure::usage(format!("'{first}' is neither a file nor a command: did you mean '{command}'?")));
@@ -161,6 +141,6 @@ fn meant_command(word: &str) -> Option<&'static str> {
         return None;
     }
     let likeness = |command: &str| strsim::normalized_damerau_levenshtein(&word.to_lowercase(), command);
-    let alike = COMMANDS.into_iter().chain(NOT_YET).map(|command| (likeness(command), command));
+    let alike = COMMANDS.into_iter().map(|command| (likeness(command), command));
     alike.filter(|(likeness, _)| *likeness >= ALIKE).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, command)| command)
 }

@@ -141,31 +141,61 @@ impl Options {
 fn text(prediction: &Prediction, device: &Device) -> String {
     let topology = &prediction.topology;
     let link = |link: &Link| format!("{}/s, {}", size(link.bytes_per_second), time(link.latency_seconds));
+    let mut text = format!(
+        "program   {}\ncluster   {} devices: {} slice(s) × {} host(s) × {} process(es) × {} device(s)\nICI       {} per process\n\
+         DCN       {} per host\n\n",
+        prediction.name,
+        prediction.device_count,
+        topology.slices,
+        topology.hosts_per_slice,
+        topology.processes_per_host,
+        topology.devices_per_process,
+        link(&topology.ici),
+        link(&topology.dcn),
+    );
+    if !prediction.collectives.is_empty() {
+        text += &collectives(prediction);
+        text += "ICI, DCN: bytes of the busiest process inside its slice, and of the busiest host to other slices\n\n";
+    }
+    text += &format!(
+        "work         {}\ncollectives  {}, most of it {}\nstep         {} one after the other, {} if all that can be is done \
+         at the same time\n",
+        work(prediction, device),
+        time(prediction.collective_seconds),
+        prediction.limit.name(),
+        time(prediction.step_seconds),
+        time(prediction.overlapped_step_seconds),
+    );
+    if prediction.has_unknown_loops {
+        text += "loops whose trip count cannot be told are counted for one turn\n";
+    }
+    text
+}
+
+/// A table with a row for each collective.
+fn collectives(prediction: &Prediction) -> String {
     let share = |seconds: f64| match prediction.collective_seconds > 0.0 {
         true => format!("{:.0} %", 100.0 * seconds / prediction.collective_seconds),
         false => "-".to_owned(),
     };
-    let rows: Vec<Vec<String>> = prediction
-        .collectives
-        .iter()
-        .map(|collective| {
-            let Collective { timing, .. } = collective;
-            vec![
-                collective.opcode.clone(),
-                collective.name.clone(),
-                collective.operands.join(" "),
-                format!("{} × {}", collective.groups, collective.group_size),
-                collective.runs.times.to_string(),
-                timing.algorithm.name().to_owned(),
-                size(timing.ici_bytes),
-                size(timing.dcn_bytes),
-                time(timing.seconds),
-                time(collective.step_seconds),
-                share(collective.step_seconds),
-                timing.limit.name().to_owned(),
-            ]
-        })
-        .collect();
+    let row = |collective: &Collective| {
+        let Collective { timing, .. } = collective;
+        vec![
+            collective.opcode.clone(),
+            collective.name.clone(),
+            collective.operands.join(" "),
+            format!("{} × {}", collective.groups, collective.group_size),
+            collective.runs.times.to_string(),
+            timing.algorithm.name().to_owned(),
+            size(timing.ici_bytes),
+            size(timing.dcn_bytes),
+            time(timing.seconds),
+            time(collective.step_seconds),
+            share(collective.step_seconds),
+            timing.limit.name().to_owned(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = prediction.collectives.iter().map(row).collect();
     let columns = [
         "collective",
         "name",
@@ -180,45 +210,20 @@ fn text(prediction: &Prediction, device: &Device) -> String {
         "#share",
         "limit",
     ];
-    let no_rate = *device == Device::default();
-    let compute = match (no_rate, device.compute_seconds) {
-        (true, _) => "not reckoned with: give --flops, --memory-bandwidth or --compute".to_owned(),
-        (_, Some(_)) => format!("{} (given)", time(prediction.compute_seconds)),
-        _ => format!(
-            "{}: {:.4e} flops, {} to and from memory",
-            time(prediction.compute_seconds),
-            prediction.cost.flops.saturating_add(prediction.cost.transcendentals) as f64,
-            size(prediction.memory_bytes as f64)
-        ),
-    };
-    let mut text = format!(
-        "program   {}\ncluster   {} devices: {} slice(s) × {} host(s) × {} process(es) × {} device(s)\nICI       {} per process\n\
-         DCN       {} per host\n\n",
-        prediction.name,
-        prediction.device_count,
-        topology.slices,
-        topology.hosts_per_slice,
-        topology.processes_per_host,
-        topology.devices_per_process,
-        link(&topology.ici),
-        link(&topology.dcn),
-    );
-    if !rows.is_empty() {
-        text += &table(&columns, &rows);
-        text += "ICI, DCN: bytes of the busiest process inside its slice, and of the busiest host to other slices\n\n";
+    table(&columns, &rows)
+}
+
+/// How long a device's own work takes, and what that follows from.
+fn work(prediction: &Prediction, device: &Device) -> String {
+    if *device == Device::default() {
+        return "not reckoned with: give --flops, --memory-bandwidth or --compute".to_owned();
     }
-    text += &format!(
-        "work         {compute}\ncollectives  {}, most of it {}\nstep         {} one after the other, {} if all that can be is done \
-         at the same time\n",
-        time(prediction.collective_seconds),
-        prediction.limit.name(),
-        time(prediction.step_seconds),
-        time(prediction.overlapped_step_seconds),
-    );
-    if prediction.has_unknown_loops {
-        text += "loops whose trip count cannot be told are counted for one turn\n";
+    let seconds = time(prediction.compute_seconds);
+    if device.compute_seconds.is_some() {
+        return format!("{seconds} (given)");
     }
-    text
+    let flops = prediction.cost.flops.saturating_add(prediction.cost.transcendentals) as f64;
+    format!("{seconds}: {flops:.4e} flops, {} to and from memory", size(prediction.memory_bytes as f64))
 }
 
 /// Bytes for people, in decimal units, as links are measured in.

@@ -14,11 +14,11 @@ use super::limits::TooMany;
 use super::signals::describe;
 
 /// The exit code of a controller that ended because another one failed. It is never taken for the cause.
-pub const PEER_FAILED: i32 = 3;
+pub const PEER_FAILED: u8 = 3;
 /// The exit code of a controller whose program was refused, or failed by itself.
-const PROGRAM_FAILED: i32 = 1;
+pub const PROGRAM_FAILED: u8 = 1;
 /// The exit code of a controller that was called in a way that cannot work.
-const WRONG_USAGE: i32 = 2;
+pub const WRONG_USAGE: u8 = 2;
 
 /// Copies of one program to start as the controllers of a job.
 #[derive(Debug, Clone)]
@@ -112,7 +112,7 @@ impl End {
 
     /// Whether the controller ended because another one did.
     pub(super) fn is_of_peer(&self) -> bool {
-        matches!(self, Self::Status(status) if status.code() == Some(PEER_FAILED))
+        matches!(self, Self::Status(status) if status.code() == Some(PEER_FAILED.into()))
     }
 
     /// The signal that ended it.
@@ -127,7 +127,7 @@ impl End {
 impl Failed {
     /// Whether the same job may succeed another time. What a program or its plugin refused, it will refuse again.
     pub fn may_pass(&self) -> bool {
-        let refused = [Some(PROGRAM_FAILED), Some(WRONG_USAGE)];
+        let refused = [Some(PROGRAM_FAILED.into()), Some(WRONG_USAGE.into())];
         !matches!(&self.end, End::Status(status) if refused.contains(&status.code()))
     }
 }
@@ -137,7 +137,7 @@ impl Outcome {
     pub fn exit_code(&self) -> u8 {
         let code = match self {
             Self::Done => 0,
-            Self::Failed(Failed { end: End::Lost(_), .. }) => PEER_FAILED,
+            Self::Failed(Failed { end: End::Lost(_), .. }) => PEER_FAILED.into(),
             Self::Failed(Failed { end: End::Status(status), .. }) => {
                 status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default())
             }

@@ -27,7 +27,7 @@ mod watch;
 pub use chips::ChipsError;
 pub use environment::{ControllerEnv, EnvironmentError, SSH};
 pub use hosts::{Hosts, RayCluster, RayError, shipped};
-pub use job::{End, Failed, Job, LaunchError, Outcome, PEER_FAILED};
+pub use job::{End, Failed, Job, LaunchError, Outcome, PEER_FAILED, PROGRAM_FAILED, WRONG_USAGE};
 pub use limits::TooMany;
 pub use settings::{COMPILATION_CACHE, Settings};
 

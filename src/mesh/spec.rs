@@ -4,14 +4,15 @@ use std::fmt;
 
 /// For each dimension of an array the mesh axes that cut it, as `jax.sharding.PartitionSpec`.
 ///
-/// Specs are made of tuples with an entry for each dimension: an axis name, several of them as an array, or `None`.
-/// Dimensions beyond the last entry are not cut, and `()` cuts none.
+/// Specs are made of tuples with an entry for each dimension: an axis name, several of them as an array, or `None`. A name
+/// by itself is the spec's only entry. Dimensions beyond the last entry are not cut, and `()` cuts none.
 ///
 /// ```
 /// use spmd_run::mesh::PartitionSpec;
 ///
 /// assert_eq!(PartitionSpec::from(("data", None)).to_string(), "P('data', None)");
 /// assert_eq!(PartitionSpec::from((["data", "model"],)).to_string(), "P(('data', 'model'),)");
+/// assert_eq!(PartitionSpec::from("data"), PartitionSpec::from(("data",)));
 /// assert_eq!(PartitionSpec::from(()).to_string(), "P()");
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -59,6 +60,12 @@ impl<const N: usize> From<[&str; N]> for Cut {
 impl From<()> for PartitionSpec {
     fn from((): ()) -> PartitionSpec {
         PartitionSpec::default()
+    }
+}
+
+impl From<&str> for PartitionSpec {
+    fn from(axis: &str) -> PartitionSpec {
+        PartitionSpec(vec![axis.into()])
     }
 }
 

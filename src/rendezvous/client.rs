@@ -1,27 +1,23 @@
 //! A process's side of the rendezvous.
 
-use std::collections::HashMap;
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
-use std::os::fd::AsFd;
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::channel::{Identity, Reader, Writer};
+use crate::channel::Identity;
+use crate::trace::{self, ClockSample};
 
-use super::connect::{Connection, JOIN_CALL, connect, own_address};
+use super::connect::{JOIN_CALL, connect, own_address};
 use super::coordinator::{Coordinator, CoordinatorOptions};
 use super::error::{JoinError, RendezvousError};
 use super::estate::Estate;
 use super::handshake::Key;
+use super::link::{Answer, Link, Started, lock};
 use super::progress::Progress;
-use super::reach::is_cut_off;
-use super::report::{Abort, Seconds};
-use super::wire::{Body, Decoder, MAX_NAME, Request, Response, encode_head, split_contributions};
-use super::{Heartbeat, JobId, JoinOptions, MAX_VALUE_BYTES};
-use crate::trace::{self, ClockSample};
+use super::report::Abort;
+use super::wire::{MAX_NAME, Request, Response, split_contributions};
+use super::{JobId, JoinOptions, MAX_VALUE_BYTES};
 
 /// How much longer than its own limit a call waits for the coordinator to say that the limit is over.
 const ANSWER_MARGIN: Duration = Duration::from_secs(10);
@@ -29,7 +25,6 @@ const ANSWER_MARGIN: Duration = Duration::from_secs(10);
 const ABORT_LIMIT: Duration = Duration::from_secs(2);
 /// How often the coordinator is asked for the time; the fastest answer counts.
 const PINGS: usize = 16;
-const CHUNK: usize = 64 << 10;
 
 /// A process's membership in its job. All methods can be called from many threads at once; waits do not disturb each
 /// other.
@@ -61,67 +56,15 @@ impl Rendezvous {
         }
         let identity = options.tls.as_ref().map(|tls| tls.identity(options.token.as_ref())).transpose()?;
         let estate = Arc::new(Estate::default());
-        let mut address = options.coordinator.clone();
-        let coordinator = match options.host_coordinator.take() {
-            None => None,
-            Some(_) if process_index != 0 => {
-                return Err(JoinError::Options(format!(
-                    "process {process_index} cannot host the coordinator, only process 0 can"
-                )));
-            }
+        let (coordinator, address) = match options.host_coordinator.take() {
+            None => (None, options.coordinator.clone()),
             Some(listener) => {
-                let own = own_address(&listener)
-                    .map_err(|source| JoinError::Io { what: "find the coordinator's own address", source })?;
-                let exposed = listener.local_addr().is_ok_and(|address| !address.ip().is_loopback());
-                if options.token.is_none() && exposed {
-                    return Err(JoinError::TokenNeeded(address));
-                }
-                address = own.to_string();
-                Some(Coordinator::start(
-                    listener,
-                    CoordinatorOptions {
-                        key: Key::new(options.token.as_ref()),
-                        identity: identity.clone(),
-                        job: JobId::of(options.token.as_ref()),
-                        process_count,
-                        version: options.version.clone(),
-                        heartbeat: options.heartbeat.among(process_count),
-                        expected_hosts: std::mem::take(&mut options.expected_hosts),
-                        metrics: options.metrics.take(),
-                        live: options.live,
-                        estate: estate.clone(),
-                    },
-                )?)
+                let (coordinator, address) = host(&mut options, listener, identity.clone(), estate.clone())?;
+                (Some(coordinator), address)
             }
         };
-
-        let Connection { channel, decoder, heartbeat, address } =
-            connect(&options, identity.as_ref(), &address, deadline)?;
-        let failed = |source| JoinError::Io { what: "use the connection to the coordinator", source };
-        let closer = Arc::clone(channel.socket());
-        closer.set_read_timeout(Some(heartbeat.interval.max(Duration::from_millis(1)))).map_err(failed)?;
-        closer.set_write_timeout(Some(heartbeat.limit.max(Duration::from_millis(1)))).map_err(failed)?;
-        let (reader, writer) = channel.split();
-        let link = Arc::new(Link {
-            writer: Mutex::new(writer),
-            closer,
-            report: Mutex::new(Box::new(Progress::default)),
-            calls: Mutex::new(Calls {
-                next: JOIN_CALL + 1,
-                waiting: HashMap::new(),
-                callbacks: Vec::new(),
-                ended: None,
-            }),
-        });
-        let (sender, welcome) = sync_channel(1);
-        link.calls().waiting.insert(JOIN_CALL, sender);
-        let reader = std::thread::Builder::new()
-            .name("rendezvous".to_owned())
-            .spawn({
-                let link = link.clone();
-                move || link.read_all(reader, decoder, heartbeat, &address)
-            })
-            .map_err(|source| JoinError::Io { what: "start the rendezvous thread", source })?;
+        let connection = connect(&options, identity.as_ref(), &address, deadline)?;
+        let Started { link, reader, welcome } = Link::start(connection)?;
         let mut rendezvous = Self {
             process_index,
             process_count,
@@ -259,7 +202,7 @@ impl Rendezvous {
         };
         let request = Request::Abort { reason: reason.to_owned() };
         // The answer is the coordinator's own broadcast, after which this call fails with the reason that counts.
-        let _ = self.link.call_within(&request, &[], ABORT_LIMIT);
+        let _ = self.link.exchange(&request, &[], ABORT_LIMIT, false);
         self.link.end(RendezvousError::Aborted(Abort { process_index: Some(this), reported: true, message }));
     }
 
@@ -267,22 +210,13 @@ impl Rendezvous {
     ///
     /// It runs on the thread that reads from the coordinator, and should return soon.
     pub fn on_abort(&self, callback: impl FnOnce(&Abort) + Send + 'static) {
-        let mut calls = self.link.calls();
-        match &calls.ended {
-            None => calls.callbacks.push(Box::new(callback)),
-            Some(RendezvousError::Aborted(abort)) => {
-                let abort = abort.clone();
-                drop(calls);
-                callback(&abort);
-            }
-            Some(_) => {}
-        }
+        self.link.on_abort(callback);
     }
 
     /// Has every sign of life of this process say how far it is, by this function. It is called on the thread that reads
     /// from the coordinator, and should return soon.
     pub fn report(&self, progress: impl Fn() -> Progress + Send + 'static) {
-        *lock(&self.link.report) = Box::new(progress);
+        self.link.report(progress);
     }
 
     /// Leaves the job in order: waits until all processes are done; process 0 leaves last.
@@ -296,16 +230,15 @@ impl Rendezvous {
         }
     }
 
-    fn call(&self, request: Request, body: &[u8], wait: Duration) -> Result<(Response, Body), RendezvousError> {
+    fn call(&self, request: Request, body: &[u8], wait: Duration) -> Result<Answer, RendezvousError> {
         if body.len() > MAX_VALUE_BYTES {
             return Err(too_long(body.len()));
         }
-        self.link.call_within(&request, body, wait.saturating_add(ANSWER_MARGIN))
+        self.link.exchange(&request, body, wait.saturating_add(ANSWER_MARGIN), false)
     }
 
     fn close(&self) {
-        self.link.end(RendezvousError::Left);
-        let _ = self.link.closer.shutdown(Shutdown::Both);
+        self.link.close();
         if let Some(reader) = lock(&self.reader).take()
             && reader.thread().id() != std::thread::current().id()
         {
@@ -317,7 +250,7 @@ impl Rendezvous {
 
 impl Drop for Rendezvous {
     fn drop(&mut self) {
-        if self.link.calls().ended.is_none() {
+        if !self.link.has_ended() {
             self.abort(if std::thread::panicking() { "it panicked" } else { "it ended before the job was done" });
         }
         self.close();
@@ -333,180 +266,38 @@ impl std::fmt::Debug for Rendezvous {
     }
 }
 
-type Answer = (Response, Body);
-type Callback = Box<dyn FnOnce(&Abort) + Send>;
-
-/// The connection to the coordinator.
-struct Link {
-    writer: Mutex<Writer>,
-    /// The same socket, to shut down without the writer's lock.
-    closer: Arc<TcpStream>,
-    /// What signs of life tell.
-    report: Mutex<Box<dyn Fn() -> Progress + Send>>,
-    calls: Mutex<Calls>,
-}
-
-struct Calls {
-    next: u64,
-    waiting: HashMap<u64, SyncSender<Answer>>,
-    callbacks: Vec<Callback>,
-    /// Why no more calls can be made.
-    ended: Option<RendezvousError>,
-}
-
-impl Link {
-    fn calls(&self) -> MutexGuard<'_, Calls> {
-        lock(&self.calls)
+/// Starts the coordinator in this process; returns the address at which this one reaches it, too.
+fn host(
+    options: &mut JoinOptions,
+    listener: TcpListener,
+    identity: Option<Identity>,
+    estate: Arc<Estate>,
+) -> Result<(Coordinator, String), JoinError> {
+    let JoinOptions { process_index, process_count, .. } = *options;
+    if process_index != 0 {
+        return Err(JoinError::Options(format!(
+            "process {process_index} cannot host the coordinator, only process 0 can"
+        )));
     }
-
-    fn call_within(&self, request: &Request, body: &[u8], limit: Duration) -> Result<Answer, RendezvousError> {
-        self.exchange(request, body, limit, false)
+    let own = own_address(&listener)
+        .map_err(|source| JoinError::Io { what: "find the coordinator's own address", source })?;
+    let exposed = listener.local_addr().is_ok_and(|address| !address.ip().is_loopback());
+    if options.token.is_none() && exposed {
+        return Err(JoinError::TokenNeeded(options.coordinator.clone()));
     }
-
-    /// One call, if none has failed before or else `in_any_case`.
-    fn exchange(
-        &self,
-        request: &Request,
-        body: &[u8],
-        limit: Duration,
-        in_any_case: bool,
-    ) -> Result<Answer, RendezvousError> {
-        let (sender, receiver) = sync_channel(1);
-        let call = {
-            let mut calls = self.calls();
-            if let Some(ended) = calls.ended.as_ref().filter(|_| !in_any_case) {
-                return Err(ended.clone());
-            }
-            let call = calls.next;
-            calls.next += 1;
-            calls.waiting.insert(call, sender);
-            call
-        };
-        let head = encode_head(call, request, body.len()).map_err(|error| {
-            self.calls().waiting.remove(&call);
-            RendezvousError::Rejected(error.to_string())
-        })?;
-        let mut writer = lock(&self.writer);
-        let written = write(&mut writer, &[&head, body]);
-        drop(writer);
-        if let Err(error) = written {
-            tracing::debug!("cannot write to the coordinator: {error}");
-            // A frame cut short ends the connection. The reader finds out, and also what the coordinator said last.
-            let _ = self.closer.shutdown(Shutdown::Both);
-            let mut calls = self.calls();
-            if let Some(ended) = calls.ended.clone() {
-                calls.waiting.remove(&call);
-                return Err(ended);
-            }
-        }
-        self.answer(call, &receiver, limit)
-    }
-
-    fn answer(
-        &self,
-        call: u64,
-        receiver: &std::sync::mpsc::Receiver<Answer>,
-        limit: Duration,
-    ) -> Result<Answer, RendezvousError> {
-        match receiver.recv_timeout(limit) {
-            Ok(answer) => Ok(answer),
-            Err(RecvTimeoutError::Timeout) => {
-                self.calls().waiting.remove(&call);
-                Err(RendezvousError::NoAnswer { waited: limit })
-            }
-            Err(RecvTimeoutError::Disconnected) => Err(self.calls().ended.clone().unwrap_or(RendezvousError::Left)),
-        }
-    }
-
-    /// Ends all calls, now and later. The first reason counts.
-    fn end(&self, reason: RendezvousError) {
-        let callbacks = {
-            let mut calls = self.calls();
-            if calls.ended.is_some() {
-                return;
-            }
-            calls.ended = Some(reason.clone());
-            calls.waiting.clear();
-            std::mem::take(&mut calls.callbacks)
-        };
-        if let RendezvousError::Aborted(abort) = &reason {
-            callbacks.into_iter().for_each(|callback| callback(abort));
-        }
-    }
-
-    /// Hands answers to their callers and sends signs of life, until the connection ends.
-    fn read_all(&self, mut stream: Reader, mut decoder: Decoder, heartbeat: Heartbeat, address: &str) {
-        let silences = heartbeat.beats();
-        let mut silent = 0;
-        let mut last_beat = Instant::now();
-        let mut chunk = vec![0; CHUNK];
-        let how = loop {
-            loop {
-                match decoder.next::<Response>() {
-                    Ok(Some(frame)) => self.take(frame.call, frame.message, frame.body),
-                    Ok(None) => break,
-                    Err(error) => return self.lost(address, &error.to_string()),
-                }
-            }
-            if last_beat.elapsed() >= heartbeat.interval {
-                let progress = lock(&self.report)();
-                let beat = encode_head(0, &Request::Heartbeat(progress), 0).unwrap_or_default();
-                // Whoever holds the lock is writing, which is a sign of life as well.
-                if let Ok(mut writer) = self.writer.try_lock()
-                    && write(&mut writer, &[&beat]).is_err()
-                {
-                    tracing::debug!("cannot write to the coordinator");
-                }
-                last_beat = Instant::now();
-            }
-            match stream.read(&mut chunk) {
-                Ok(0) => break "its connection closed".to_owned(),
-                Ok(count) => {
-                    silent = 0;
-                    decoder.push(&chunk[..count]);
-                }
-                // Silence is counted in whole reads, not by the clock: a process that was itself stopped for a while
-                // must not take that for the coordinator's silence.
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                    silent += 1;
-                    if is_cut_off(stream.socket().as_fd()) {
-                        break "its host cannot be reached any more".to_owned();
-                    }
-                    if silent == silences.div_ceil(2) {
-                        let waited = Seconds(heartbeat.interval.saturating_mul(silent));
-                        tracing::warn!("process 0, which hosts the coordinator, has been silent for {waited}");
-                    }
-                    if silent >= silences {
-                        break format!("it has been silent for {}", Seconds(heartbeat.limit));
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::ConnectionReset => break "its connection closed".to_owned(),
-                Err(error) => break error.to_string(),
-            }
-        };
-        self.lost(address, &how);
-    }
-
-    fn lost(&self, address: &str, how: &str) {
-        let message = format!("lost the coordinator at {address} (in process 0): {how}");
-        self.end(RendezvousError::Aborted(Abort { process_index: Some(0), reported: false, message }));
-        let _ = self.closer.shutdown(Shutdown::Both);
-    }
-
-    fn take(&self, call: u64, response: Response, body: Body) {
-        match response {
-            Response::Heartbeat => {}
-            Response::Abort(abort) => self.end(RendezvousError::Aborted(abort)),
-            response => {
-                let waiting = self.calls().waiting.remove(&call);
-                if let Some(sender) = waiting {
-                    // A caller that gave up a moment ago is gone.
-                    let _ = sender.try_send((response, body));
-                }
-            }
-        }
-    }
+    let coordinator = CoordinatorOptions {
+        key: Key::new(options.token.as_ref()),
+        identity,
+        job: JobId::of(options.token.as_ref()),
+        process_count,
+        version: options.version.clone(),
+        heartbeat: options.heartbeat.among(process_count),
+        expected_hosts: std::mem::take(&mut options.expected_hosts),
+        metrics: options.metrics.take(),
+        live: options.live,
+        estate,
+    };
+    Ok((Coordinator::start(listener, coordinator)?, own.to_string()))
 }
 
 const OUT_OF_TURN: &str = "the coordinator answered something else than what was asked";
@@ -536,13 +327,4 @@ fn named(what: &str, name: &str) -> Result<String, RendezvousError> {
         )));
     }
     Ok(name.to_owned())
-}
-
-fn write(writer: &mut Writer, parts: &[&[u8]]) -> io::Result<()> {
-    parts.iter().try_for_each(|part| writer.write_all(part))?;
-    writer.flush()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

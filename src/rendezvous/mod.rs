@@ -31,6 +31,7 @@ mod coordinator;
 mod error;
 mod estate;
 mod handshake;
+mod link;
 mod local;
 mod progress;
 mod reach;

@@ -1,5 +1,7 @@
 //! What can go wrong between a program and its results.
 
+use std::net::IpAddr;
+
 use crate::collective::CollectiveError;
 use crate::host_array::ArrayError;
 use crate::library_calls::UnknownTarget;
@@ -57,8 +59,8 @@ pub enum RuntimeError {
     Malformed { what: &'static str, source: buffa::DecodeError },
     #[error("the plugin shows its optimized program in a form that cannot be read ({0})")]
     OptimizedForm(String),
-    #[error("cannot listen for data of other processes: {source}")]
-    Listen { source: std::io::Error },
+    #[error("cannot listen at {address} for data of other processes: {source}: is this an address of this host?")]
+    Listen { address: IpAddr, source: std::io::Error },
     #[error("the job asks for {asked} devices per process, this host has {found}: try --devices-per-process {found}")]
     LocalDevices { asked: u32, found: usize },
     #[error("{source}: {advice}")]

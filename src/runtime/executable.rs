@@ -4,28 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use buffa::Message;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::collective::{CollectiveSpec, ProgramCollectives};
-use crate::dtype::DType;
-use crate::hlo::{Program, shape};
+use crate::collective::ProgramCollectives;
+use crate::hlo::Program;
 use crate::host_array::HostArray;
 use crate::launch::phase;
-use crate::library_calls::{self, Availability, UnknownTarget};
-use crate::lower;
-use crate::mesh::HloSharding;
-use crate::partition;
-use crate::pjrt::{Buffer, Device, ErrorCode, ExecuteOptions, LoadedExecutable};
-use crate::proto;
+use crate::pjrt::{Buffer, Device, ExecuteOptions, LoadedExecutable};
 use crate::trace;
 
 use super::arrays::{self, Arguments, GlobalArray, JobLayout, Place};
 use super::device_list::DeviceList;
 use super::flight::Flight;
-use super::native::{self, GlobalProgram};
-use super::pipeline::{CompilerInput, Pipeline};
-use super::{Plan, Runtime, RuntimeError, bridge, compilation};
+use super::prepared::{Loaded, PreparedModule, prepare};
+use super::{Plan, Runtime, RuntimeError, bridge};
 
 /// A program compiled for the devices of a job. Every process holds one, and all call it in the same order.
 pub struct Executable<'a> {
@@ -81,43 +73,6 @@ pub struct StepTimes {
     pub p99: f64,
 }
 
-/// What process 0 prepares for all.
-#[derive(Serialize, Deserialize)]
-struct Prepared {
-    name: String,
-    notes: Vec<String>,
-    module: PreparedModule,
-    collectives: Vec<CollectiveSpec>,
-    /// The targets of custom calls that the plugin gets from us.
-    library_calls: Vec<String>,
-    /// Those that it may not have.
-    unknown: Vec<UnknownTarget>,
-    /// The program takes its arguments as one tuple.
-    tupled: bool,
-    /// Arguments whose memory results take. A plugin that partitions by itself tells this later, as what follows.
-    donated: Vec<usize>,
-    parameters: Vec<PreparedArray>,
-    results: Vec<PreparedArray>,
-}
-
-#[derive(Serialize, Deserialize)]
-enum PreparedModule {
-    /// The program as it is, for a process that has all devices.
-    Whole,
-    /// A serialized module for the devices of any one process.
-    Lowered(Vec<u8>),
-    /// The program as it is, for a plugin that sees the devices of all processes.
-    Global(GlobalProgram),
-}
-
-#[derive(Serialize, Deserialize)]
-struct PreparedArray {
-    dtype: DType,
-    dims: Vec<i64>,
-    /// A serialized `OpSharding`.
-    sharding: Vec<u8>,
-}
-
 impl<'a> Executable<'a> {
     /// Compiles a program for all devices of the job. Process 0 gives the program.
     pub fn compile(runtime: &'a Runtime, plan: Plan, program: Option<Program>) -> Result<Self, RuntimeError> {
@@ -167,19 +122,7 @@ impl<'a> Executable<'a> {
             PreparedModule::Lowered(_) => Some(runtime.communicator.program(id, devices.of_job(prepared.collectives))?),
         };
         let (replicas, partitions) = (plan.replicas as usize, plan.partitions as usize);
-        let numbers = loaded.addressable_devices().iter().map(|device| {
-            let number = runtime.global_id(device).and_then(|id| devices.partition_of(id));
-            number.ok_or(RuntimeError::OtherRuntime)
-        });
-        let numbers: Vec<usize> = numbers.collect::<Result<_, _>>()?;
-        let places =
-            numbers.iter().map(|number| Place { replica: number / partitions, partition: number % partitions });
-        let of_program = loaded.addressable_devices().iter().cloned().zip(places).collect();
-        let ids = loaded.addressable_devices().iter().filter_map(|device| runtime.global_id(device));
-        let place_here = |id| runtime.local_device_ids().into_iter().position(|own| own == id);
-        let local_devices = ids.filter_map(place_here).map(|place| place as u32).collect();
-        let local = runtime.local_device_ids().into_iter();
-        let logical_ids = local.map(|id| devices.partition_of(id).unwrap_or_default() as u32).collect();
+        let Here { devices: of_program, local_devices, logical_ids } = here(runtime, &devices, &loaded, partitions)?;
         Ok(Executable {
             runtime,
             id,
@@ -229,7 +172,7 @@ impl<'a> Executable<'a> {
         &self.loaded
     }
 
-    /// The devices that it was compiled for.
+    /// The runtime that it was compiled by.
     pub(super) fn runtime(&self) -> &'a Runtime {
         self.runtime
     }
@@ -309,8 +252,8 @@ impl<'a> Executable<'a> {
         Ok((results, seconds))
     }
 
-    /// Puts the global results together on process 0, or the first one that takes part; other processes get none. In a program of several replicas,
-    /// each result has a leading dimension with the array of each replica.
+    /// Puts the global results together on process 0, or the first one that takes part; other processes get none. In a
+    /// program of several replicas, each result has a leading dimension with the array of each replica.
     pub fn gather(&self, results: &Results) -> Result<Vec<HostArray>, RuntimeError> {
         let _phase = trace::phase("gather results");
         let gathering = self.gatherings.fetch_add(1, Ordering::Relaxed);
@@ -324,6 +267,31 @@ impl<'a> Executable<'a> {
     }
 }
 
+/// The devices of this process in a program, as the fields of [`Executable`] of these names.
+struct Here {
+    devices: Vec<(Device, Place)>,
+    local_devices: Arc<[u32]>,
+    logical_ids: Arc<[u32]>,
+}
+
+fn here(
+    runtime: &Runtime,
+    list: &DeviceList,
+    loaded: &LoadedExecutable,
+    partitions: usize,
+) -> Result<Here, RuntimeError> {
+    let local = runtime.local_device_ids();
+    let (mut devices, mut local_devices) = (Vec::new(), Vec::new());
+    for device in loaded.addressable_devices() {
+        let id = runtime.global_id(device).ok_or(RuntimeError::OtherRuntime)?;
+        let number = list.partition_of(id).ok_or(RuntimeError::OtherRuntime)?;
+        devices.push((device.clone(), Place { replica: number / partitions, partition: number % partitions }));
+        local_devices.extend(local.iter().position(|own| *own == id).map(|place| place as u32));
+    }
+    let logical_ids = local.iter().map(|id| list.partition_of(*id).unwrap_or_default() as u32).collect();
+    Ok(Here { devices, local_devices: local_devices.into(), logical_ids })
+}
+
 impl StepTimes {
     /// From each process's seconds per step; `None` without steps. A step ends when its last process is done.
     pub fn of_slowest(processes: &[Vec<f64>]) -> Option<StepTimes> {
@@ -334,154 +302,5 @@ impl StepTimes {
         seconds.sort_by(f64::total_cmp);
         let quantile = |part: f64| seconds.get(((steps as f64 * part).ceil() as usize).max(1) - 1).copied();
         Some(StepTimes { steps, min: *seconds.first()?, median: quantile(0.5)?, p99: quantile(0.99)? })
-    }
-}
-
-/// Decides on the first process how a program is run, and makes what all processes need for it.
-fn prepare(
-    runtime: &Runtime,
-    devices: &DeviceList,
-    plan: Plan,
-    program: &mut Program,
-) -> Result<Prepared, RuntimeError> {
-    let layout = lower::Layout {
-        replicas: plan.replicas.into(),
-        partitions: plan.partitions.into(),
-        devices_per_process: vec![plan.devices_per_process; devices.processes().len()],
-    };
-    if runtime.is_native {
-        return prepare_native(runtime, devices, plan, program);
-    }
-    let pipeline = Pipeline::new(runtime.client.plugin(), program, &layout)?;
-    let is_cpu = runtime.client.platform_name()? == "cpu";
-    if is_cpu && pipeline.unknown.iter().any(|target| target.on_cpu == Availability::Never) {
-        return Err(RuntimeError::CustomCalls(pipeline.unknown));
-    }
-    let tupled = pipeline.is_tupled();
-    let donated = donated(pipeline.donations());
-    let Pipeline { partitioned, lowered, runs_whole, notes, library_calls, unknown } = pipeline;
-    let library_calls = if is_cpu { library_calls } else { Vec::new() };
-    let (module, collectives) = if runs_whole {
-        (PreparedModule::Whole, Vec::new())
-    } else {
-        let lowered = lowered?;
-        (PreparedModule::Lowered(lowered.module.proto.encode_to_vec()), lowered.collectives)
-    };
-    Ok(Prepared {
-        name: partitioned.module.proto.name.clone(),
-        notes,
-        module,
-        collectives,
-        library_calls,
-        unknown,
-        tupled,
-        donated,
-        parameters: partitioned.parameters.iter().map(PreparedArray::encode).collect::<Result<_, _>>()?,
-        results: partitioned.results.iter().map(PreparedArray::encode).collect::<Result<_, _>>()?,
-    })
-}
-
-/// For a plugin that sees all devices, which partitions the program itself.
-fn prepare_native(
-    runtime: &Runtime,
-    devices: &DeviceList,
-    plan: Plan,
-    program: &mut Program,
-) -> Result<Prepared, RuntimeError> {
-    let (global, name, notes) = native::prepare_program(program, plan, devices, &runtime.topology)?;
-    Ok(Prepared {
-        name,
-        notes,
-        module: PreparedModule::Global(global),
-        collectives: Vec::new(),
-        library_calls: Vec::new(),
-        unknown: Vec::new(),
-        tupled: false,
-        donated: Vec::new(),
-        parameters: Vec::new(),
-        results: Vec::new(),
-    })
-}
-
-/// The arguments among donations, each once.
-fn donated(donations: Vec<(usize, Option<usize>)>) -> Vec<usize> {
-    let mut donated: Vec<usize> = donations.into_iter().map(|(argument, _)| argument).collect();
-    donated.sort_unstable();
-    donated.dedup();
-    donated
-}
-
-/// A program on this process's devices.
-struct Loaded {
-    executable: LoadedExecutable,
-    parameters: Vec<GlobalArray>,
-    results: Vec<GlobalArray>,
-    donated: Vec<usize>,
-}
-
-impl Prepared {
-    /// Compiles for this process's devices, as the job's `id`-th program.
-    fn load(
-        &self,
-        runtime: &Runtime,
-        devices: &DeviceList,
-        id: u64,
-        plan: Plan,
-        program: Option<&Program>,
-    ) -> Result<Loaded, RuntimeError> {
-        let plugin = runtime.client.plugin();
-        phase::enter(&format!("compiling '{}'", self.name));
-        let mut input = match (&self.module, program) {
-            (PreparedModule::Global(global), _) => {
-                let native::Compiled { executable, signature, donations } = global.compile(&runtime.client, plan)?;
-                let arrays = |arrays: &[partition::GlobalArg]| -> Result<Vec<GlobalArray>, RuntimeError> {
-                    arrays.iter().map(|array| PreparedArray::encode(array)?.decode()).collect()
-                };
-                return Ok(Loaded {
-                    executable,
-                    parameters: arrays(&signature.parameters)?,
-                    results: arrays(&signature.results)?,
-                    donated: donated(donations),
-                });
-            }
-            (PreparedModule::Whole, Some(program)) => CompilerInput::whole(program, plan, self.tupled),
-            (PreparedModule::Whole, None) => return Err(RuntimeError::NoProgram),
-            (PreparedModule::Lowered(module), _) => {
-                bridge::register(plugin)?;
-                CompilerInput::lowered(module.clone(), plan, runtime.world.limit(), self.tupled)
-            }
-        };
-        input.options.device_assignment = devices.assignment_on(runtime, input.options.num_partitions);
-        library_calls::register(plugin, self.library_calls.iter().map(String::as_str))?;
-        let executable =
-            compilation::compile(runtime, devices, id, &self.name, input).map_err(|error| match error {
-                RuntimeError::Pjrt(source)
-                    if matches!(source.code(), Some(ErrorCode::NotFound | ErrorCode::Unimplemented))
-                        && !self.unknown.is_empty() =>
-                {
-                    RuntimeError::CustomCallRefused { source: Box::new(source), unknown: self.unknown.clone() }
-                }
-                error => error,
-            })?;
-        let arrays = |arrays: &[PreparedArray]| arrays.iter().map(PreparedArray::decode).collect::<Result<_, _>>();
-        Ok(Loaded {
-            executable,
-            parameters: arrays(&self.parameters)?,
-            results: arrays(&self.results)?,
-            donated: self.donated.clone(),
-        })
-    }
-}
-
-impl PreparedArray {
-    fn encode(array: &partition::GlobalArg) -> Result<PreparedArray, RuntimeError> {
-        let dtype = shape::dtype(&array.shape).ok_or_else(|| RuntimeError::ArrayType(shape::text(&array.shape)))?;
-        Ok(PreparedArray { dtype, dims: array.shape.dimensions.clone(), sharding: array.sharding.encode_to_vec() })
-    }
-
-    fn decode(&self) -> Result<GlobalArray, RuntimeError> {
-        let sharding = proto::OpSharding::decode_from_slice(&self.sharding)
-            .map_err(|source| RuntimeError::Malformed { what: "a sharding", source })?;
-        Ok(GlobalArray { dtype: self.dtype, dims: self.dims.clone(), sharding: HloSharding::from_proto(&sharding)? })
     }
 }

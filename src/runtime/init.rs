@@ -1,19 +1,18 @@
 //! Programs that join their job by themselves.
 
 use std::error::Error;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::PoisonError;
-use std::time::Duration;
 
 use crate::cluster::{self, ClusterError, Detected, Environment, Part};
-use crate::launch::{ControllerEnv, EnvironmentError, PEER_FAILED, Settings};
+use crate::launch::{ControllerEnv, EnvironmentError, PEER_FAILED, PROGRAM_FAILED, Settings};
 use crate::pjrt::Value;
 use crate::plugins::{self, FindError};
-use crate::rendezvous::{self, Abort, Heartbeat, JoinError, JoinOptions};
+use crate::rendezvous::{self, Heartbeat, JoinError, JoinOptions};
 use crate::transport::mesh::Choice;
 
+use super::ending::{exit, show_failure, with_causes};
 use super::join::{join, listen_for_peers};
 use super::{DataPlaneOptions, DeviceOptions, Runtime, RuntimeError, World, WriteError};
 
@@ -145,6 +144,7 @@ impl RuntimeBuilder {
     /// # Errors
     /// As of [`Runtime::init`].
     pub fn init(self) -> Result<Runtime, InitError> {
+        quieten_plugins();
         let settings = Settings::from_env()?;
         let plugin = settings.plugin.clone().or(self.plugin);
         let plugin: PathBuf = plugins::find(plugin.as_deref())?.path;
@@ -196,7 +196,7 @@ fn meet(settings: &Settings) -> Result<(World, DataPlaneOptions), InitError> {
     settings.files.start_recording(options.process_index, options.process_count);
     let (world, data_plane) = join(options, None, settings.stall_timeout, Choice::Auto)?;
     let world = world.show_in(&settings.files)?;
-    end_with_others(&world, launched);
+    world.end_with_others(launched);
     Ok((world, data_plane))
 }
 
@@ -225,44 +225,15 @@ fn of_scheduler(detected: Detected, settings: &Settings) -> Result<JoinOptions, 
     })
 }
 
-/// How long a process may take to notice by itself that the job has failed elsewhere.
-const GRACE: Duration = Duration::from_secs(1);
-
-/// Ends this process some time after another one has ended the job, even if it is stuck in the plugin.
-fn end_with_others(world: &World, launched: bool) {
-    let this = world.process_index();
-    let saved = world.clone();
-    world.on_abort(move |abort| {
-        if abort.reported && abort.process_index == Some(this) {
-            return;
-        }
-        let message = message_of(abort, this, launched);
-        let world = saved.clone();
-        std::thread::spawn(move || {
-            std::thread::sleep(GRACE);
-            world.save_trace();
-            end(message, PEER_FAILED as u8);
-        });
-    });
-}
-
-/// What this process says of another one's failure. In a job with a launcher it is told once: by the process where it began
-/// or, when that is gone, by the first of the others.
-fn message_of(abort: &Abort, this: u32, launched: bool) -> Option<String> {
-    let first_of_others = u32::from(abort.process_index == Some(0));
-    let is_told = launched && (abort.reported || this != first_of_others);
-    (!is_told).then(|| abort.to_string())
-}
-
-/// Ends the process at once: a plugin's threads may be at work, and what runs at an orderly exit would take from under
-/// them what they use.
-fn end(message: Option<String>, code: u8) -> ! {
-    if let Some(message) = message {
-        let _ = std::io::stderr().write_all(format!("error: {message}\n").as_bytes());
+/// Has XLA log errors only, as it logs every client and every dump otherwise, unless the user has chosen. Nothing is done
+/// where the process has several threads, one of which may be reading the environment.
+pub fn quieten_plugins() {
+    const LOG_LEVEL: &str = "TF_CPP_MIN_LOG_LEVEL";
+    let is_only_thread = std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1);
+    if is_only_thread && std::env::var_os(LOG_LEVEL).is_none() {
+        // SAFETY: nothing else reads or writes the environment, as there is no other thread.
+        unsafe { std::env::set_var(LOG_LEVEL, "2") };
     }
-    let _ = std::io::stdout().flush();
-    // SAFETY: it does nothing but end the process.
-    unsafe { libc::_exit(code.into()) }
 }
 
 /// The `main` of a program for many processes: joins the job ([`Runtime::init`]), does the process's part of it, and leaves
@@ -283,17 +254,19 @@ pub fn run(part: impl FnOnce(&Runtime) -> Result<(), Box<dyn Error>>) -> ExitCod
     let runtime = match Runtime::init() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("error: {error}");
+            show_failure(&with_causes(&error));
             let is_of_peer = matches!(&error, InitError::Join(_))
                 || matches!(&error, InitError::Runtime(error) if error.is_of_peer());
-            return ExitCode::from(if is_of_peer { PEER_FAILED as u8 } else { 1 });
+            return ExitCode::from(if is_of_peer { PEER_FAILED } else { PROGRAM_FAILED });
         }
     };
     let outcome = part(&runtime).and_then(|()| Ok(runtime.shutdown()?));
     let Err(error) = outcome else { return ExitCode::SUCCESS };
-    let message = error.to_string();
-    match runtime.world.abort(&message) {
-        Some(first) => end(message_of(&first, runtime.process_index(), ControllerEnv::is_set()), PEER_FAILED as u8),
-        None => end(Some(message), 1),
-    }
+    let message = with_causes(&*error);
+    let (message, code) = match runtime.world.abort(&message) {
+        Some(first) => (runtime.world.message_of(&first, ControllerEnv::is_set()), PEER_FAILED),
+        None => (Some(message), PROGRAM_FAILED),
+    };
+    message.iter().for_each(|message| show_failure(message));
+    exit(code)
 }

@@ -10,6 +10,7 @@ use crate::rendezvous::{Abort, Progress, Rendezvous, RendezvousError};
 use crate::trace::{self, Files};
 
 use super::gathering::{self, Gathering, WriteError};
+use super::opening::progress;
 
 /// The processes of a job. Every process makes the same calls in the same order.
 #[derive(Clone, Debug)]
@@ -53,7 +54,7 @@ impl World {
 
     /// A job whose processes have met.
     pub fn of(rendezvous: Rendezvous, limit: Duration) -> World {
-        rendezvous.report(|| super::progress(None, 0));
+        rendezvous.report(|| progress(None, 0));
         World { member: Some(Arc::new(rendezvous)), among: None, limit: limit.min(UNLIMITED), gathering: None }
     }
 

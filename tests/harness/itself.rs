@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::time::Duration;
 
 use spmd_run::runtime::Runtime;
 
@@ -42,4 +43,11 @@ pub fn job(
     let mut command = command(job.into_iter().chain([program]));
     command.args(["--exact", test, "--nocapture"]).env(PART, part).env(FOLDER, folder);
     Some(run(command))
+}
+
+/// Waits until another process has put up this notice.
+pub fn wait_for(runtime: &Runtime, notice: &str) {
+    while !runtime.world().is_posted(notice).unwrap() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }

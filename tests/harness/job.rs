@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::{Outcome, command, finish};
+use super::{Outcome, behind, command, finish, start};
 
 /// Set for all processes of a job, to find them by.
 const MARK: &str = "SPMD_TEST_JOB";
@@ -73,18 +73,12 @@ impl Plan {
 
     /// Runs the command behind these words, which run it in their place.
     pub fn behind(mut self, words: &[&str]) -> Plan {
-        let mut command = Command::new(words[0]);
-        command.args(&words[1..]).arg(self.command.get_program()).args(self.command.get_args());
-        let variables = self.command.get_envs().filter_map(|(name, value)| Some((name, value?)));
-        command.envs(variables).current_dir(super::root());
-        self.command = command;
+        self.command = behind(words, &self.command);
         self
     }
 
-    pub fn start(mut self) -> Job {
-        self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = self.command.spawn().expect("spmd-run starts");
-        Job { child, mark: self.mark, folder: self.folder }
+    pub fn start(self) -> Job {
+        Job { child: start(self.command), mark: self.mark, folder: self.folder }
     }
 
     pub fn run(self) -> Outcome {

@@ -2,10 +2,11 @@
 
 #![allow(dead_code, reason = "no test uses all of it")]
 
+pub mod by_hand;
 pub mod itself;
 pub mod job;
 pub mod mpirun;
-pub mod network;
+pub mod namespaces;
 pub mod ray;
 pub mod relay;
 pub mod slurm;
@@ -61,9 +62,22 @@ pub fn command<A: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = A>
 }
 
 /// Runs a command to its end; one that hangs fails the test.
-pub fn run(mut command: Command) -> Outcome {
+pub fn run(command: Command) -> Outcome {
+    finish(start(command))
+}
+
+/// Starts a command whose end is waited for with [`finish`].
+pub fn start(mut command: Command) -> Child {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    finish(child.expect("spmd-run cannot be started"))
+    child.expect("spmd-run cannot be started")
+}
+
+/// The command behind these words, which run it in their place.
+pub fn behind(words: &[&str], command: &Command) -> Command {
+    let mut made = Command::new(words[0]);
+    made.args(&words[1..]).arg(command.get_program()).args(command.get_args());
+    made.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?)))).current_dir(root());
+    made
 }
 
 /// Waits for the end of a process whose output is piped; one that hangs fails the test.

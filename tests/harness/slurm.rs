@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::network::Network;
+use super::namespaces::Namespaces;
 
 /// Nodes with four CPUs each, whatever they have, in a partition `low` whose jobs give way to those in `high`.
 pub struct Slurm {
@@ -33,8 +33,8 @@ impl Slurm {
     }
 
     /// The nodes `n0` and `n1` in these namespaces, and the controller in the first.
-    pub fn on(network: &Network) -> Option<Slurm> {
-        const PLACES: [(&str, &str); 2] = [("n0", "10.77.0.1"), ("n1", "10.77.0.2")];
+    pub fn on(network: &Namespaces) -> Option<Slurm> {
+        const PLACES: [(&str, &str); 2] = [("n0", "10.78.0.1"), ("n1", "10.78.0.2")];
         let nodes = [0, 1].map(|host| {
             let hosts = network.files(host).join("hosts");
             let lines = PLACES.map(|(name, address)| format!("{address} {name}\n")).concat();

@@ -69,8 +69,10 @@ impl Builder {
     #[track_caller]
     pub fn vjp<'b>(&'b self, result: Op<'b>, cotangent: Op<'b>, by: &[Op<'b>]) -> Vec<Op<'b>> {
         let failed = || vec![self.failed(); by.len()];
-        let ids: Option<Vec<OpId>> = by.iter().map(|value| self.own("grad", *value)).collect();
-        let (Some(ids), Some(last), Some(_)) = (ids, self.own("grad", result), self.own("grad", cotangent)) else {
+        let location = Location::caller();
+        let own = |value: Op| self.own("grad", value, location);
+        let ids: Option<Vec<OpId>> = by.iter().map(|value| own(*value)).collect();
+        let (Some(ids), Some(last), Some(_)) = (ids, own(result), own(cotangent)) else {
             return failed();
         };
         if result.dims() != cotangent.dims() || result.dtype() != cotangent.dtype() {

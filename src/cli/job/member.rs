@@ -7,12 +7,12 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use spmd_run::collective::Algorithm;
-use spmd_run::rendezvous::{Abort, JoinOptions};
+use spmd_run::rendezvous::JoinOptions;
 use spmd_run::runtime::{self, DataPlaneOptions, World, WorldError};
 
 use super::{AlgorithmChoice, JobOptions, join_failure};
+use crate::cli::Failure;
 use crate::cli::mpi::{self, Session};
-use crate::cli::{Failure, exit};
 
 /// How a controller takes part in its job.
 #[allow(clippy::large_enum_variant, reason = "there is one of them")]
@@ -61,25 +61,17 @@ impl Membership {
         }
         watch_time(job.timeout, world.clone(), launched);
         save_when_stopped(job, &world)?;
-        leave_when_aborted(&world, launched);
+        world.end_with_others(launched);
         let code = part(world.clone(), data_plane).and_then(|code| {
             world.shutdown().map_err(of_end)?;
             session.iter().for_each(mpi::finish);
             Ok(code)
         });
         code.inspect_err(|_| end_alone()).map_err(|failure| match world.abort(&failure.message()) {
-            Some(first) => of_other(&first, world.process_index(), launched),
+            Some(first) => Failure::of_other(world.message_of(&first, launched)),
             None => failure,
         })
     }
-}
-
-/// The failure of this process because of another one's. In a job with a launcher the message is shown once: by the
-/// process where the failure began or, when that is gone, by the first of the others.
-fn of_other(abort: &Abort, this: u32, launched: bool) -> Failure {
-    let failure = Failure::peer(anyhow::Error::msg(abort.to_string()));
-    let first_of_others = if abort.process_index == Some(0) { 1 } else { 0 };
-    if launched && (abort.reported || this != first_of_others) { failure.silent() } else { failure }
 }
 
 /// A job that could not be left in order, or not leave what it was to.
@@ -88,27 +80,6 @@ fn of_end(error: WorldError) -> Failure {
         WorldError::Write(error) => Failure::program(error),
         error => Failure::peer(error),
     }
-}
-
-/// How long a process may take to end by itself when the job has failed elsewhere.
-const GRACE: Duration = Duration::from_secs(1);
-
-/// Ends this process when another one has ended the job, even if it is stuck in the program.
-fn leave_when_aborted(world: &World, launched: bool) {
-    let this = world.process_index();
-    let saved = world.clone();
-    world.on_abort(move |abort| {
-        if abort.reported && abort.process_index == Some(this) {
-            return;
-        }
-        let failure = of_other(abort, this, launched);
-        let world = saved.clone();
-        std::thread::spawn(move || {
-            std::thread::sleep(GRACE);
-            world.save_trace();
-            exit(failure.report());
-        });
-    });
 }
 
 /// Returns in the thread that comes first. What else fails then does so as the job is being ended, and tells nothing new.
@@ -127,8 +98,8 @@ fn watch_time(limit: Option<Duration>, world: World, launched: bool) {
         end_alone();
         let failure =
             Failure::program(anyhow::anyhow!("the job did not end within {} s (--timeout)", limit.as_secs_f64()));
-        exit(match world.abort(&failure.message()) {
-            Some(first) => of_other(&first, world.process_index(), launched).report(),
+        runtime::exit(match world.abort(&failure.message()) {
+            Some(first) => Failure::of_other(world.message_of(&first, launched)).report(),
             None => failure.report(),
         });
     });

@@ -1,9 +1,11 @@
 //! The coordinator: one thread with a tokio runtime, which serves every process of the job.
 
 mod connection;
+mod meetings;
 mod members;
 mod observers;
 mod state;
+mod store;
 mod stream;
 
 use std::cell::{Cell, RefCell};

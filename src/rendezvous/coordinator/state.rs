@@ -1,6 +1,6 @@
 //! What the coordinator knows, and what it does with each message. No sockets, and no clock but the one it is asked for.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,15 +10,13 @@ use tokio::sync::{mpsc, oneshot};
 use super::super::estate::Estate;
 use super::super::report::{Abort, Missing, MissingProcess, Place, ProcessList, Seconds, named};
 use super::super::status::{JobStatus, ProcessState};
-use super::super::wire::{
-    Body, CONTRIBUTION_LENGTH, Decoder, Frame, Join, LIMITS, MAX_BODY, MAX_NAME, Request, Response, join_contributions,
-};
+use super::super::wire::{Body, Decoder, Frame, Join, LIMITS, Request, Response, join_contributions};
 use super::super::{Heartbeat, JobId};
+use super::meetings::{Arrival, Arrivals, Meetings};
 use super::members::Members;
+use super::store::{KeyWait, Store, check_name};
 use crate::trace;
 
-/// The most bytes that all values of the store may have together.
-const MAX_STORE: usize = 4 << 30;
 /// How long process 0 waits for the others' connections to close after all have finished.
 const LAST_CLOSE: Duration = Duration::from_secs(5);
 /// The process that hosts the coordinator.
@@ -40,30 +38,6 @@ pub enum Loss {
     Garbled(String),
 }
 
-struct Arrival {
-    call: u64,
-    since: Instant,
-    deadline: Instant,
-    /// Half the wait is over, and that has been told.
-    warned: bool,
-    body: Body,
-}
-
-/// Processes that wait for all others at one place.
-#[derive(Default)]
-struct Meeting {
-    arrivals: BTreeMap<u32, Arrival>,
-    /// What their contributions have together, as they are sent to all.
-    bytes: usize,
-}
-
-struct KeyWait {
-    process: u32,
-    call: u64,
-    key: String,
-    deadline: Instant,
-}
-
 /// The coordinator's whole memory.
 pub struct State {
     job: JobId,
@@ -78,10 +52,8 @@ pub struct State {
     complete: bool,
     /// Half of the time that a stall may last is over, and that has been told.
     warned: bool,
-    meetings: HashMap<Place, Meeting>,
-    store: HashMap<String, Body>,
-    store_bytes: usize,
-    key_waits: Vec<KeyWait>,
+    meetings: Meetings,
+    store: Store,
     /// No wait ends before this. Those that are over are not looked for, as that would take longer the more there are.
     deadline: Option<Instant>,
     abort: Option<Abort>,
@@ -132,10 +104,8 @@ impl State {
             members: Members::new(expected_hosts),
             complete: false,
             warned: false,
-            meetings: HashMap::new(),
-            store: HashMap::new(),
-            store_bytes: 0,
-            key_waits: Vec::new(),
+            meetings: Meetings::new(process_count),
+            store: Store::default(),
             deadline: None,
             abort: None,
             last: None,
@@ -208,8 +178,13 @@ impl State {
             }
             Request::Clock => self.answer(process, call, Response::Clock(trace::now()), Body::default()),
             Request::Put { key } => {
-                let response = match self.put(key, body) {
-                    Ok(()) => Response::Done,
+                let response = match self.store.put(key, &body) {
+                    Ok(waiting) => {
+                        for wait in waiting {
+                            self.answer(wait.process, wait.call, Response::Value, body.clone());
+                        }
+                        Response::Done
+                    }
                     Err(reason) => Response::Rejected(reason),
                 };
                 self.answer(process, call, response, Body::default());
@@ -219,7 +194,7 @@ impl State {
                 None => {
                     let deadline = later(now, timeout);
                     self.wake_by(deadline);
-                    self.key_waits.push(KeyWait { process, call, key, deadline });
+                    self.store.wait(KeyWait { process, call, key, deadline });
                 }
             },
             Request::TryGet { key } => match self.store.get(&key) {
@@ -266,16 +241,12 @@ impl State {
 
     /// Keeps what a process leaves for process 0.
     fn inherit(&mut self, process: u32, call: u64, body: Body) {
-        self.store_bytes += body.len();
-        let response = match self.store_bytes <= MAX_STORE {
-            true => {
+        let response = match self.store.take_room(body.len()) {
+            Ok(()) => {
                 self.estate.receive(process, body);
                 Response::Done
             }
-            false => {
-                self.store_bytes -= body.len();
-                Response::Rejected(format!("no room: the store is limited to {MAX_STORE} bytes"))
-            }
+            Err(limit) => Response::Rejected(format!("no room: {limit}")),
         };
         self.answer(process, call, response, Body::default());
     }
@@ -300,8 +271,8 @@ impl State {
             frame: Frame::new(0, Response::Abort(abort.clone())),
         });
         self.abort = Some(abort);
-        self.meetings.clear();
-        self.key_waits.clear();
+        self.meetings.end();
+        self.store.end_waits();
     }
 
     /// What process 0 has to be told after the others, once.
@@ -336,18 +307,8 @@ impl State {
 
     /// Tells of meetings for which half the time is over.
     fn warn_of_waits(&mut self, now: Instant) {
-        let is_late =
-            |arrival: &Arrival| !arrival.warned && now >= arrival.since + (arrival.deadline - arrival.since) / 2;
-        let late = |(place, meeting): (&Place, &Meeting)| {
-            let arrival = meeting.arrivals.values().find(|arrival| is_late(arrival))?;
-            Some((place.clone(), self.missing(now, place, arrival)))
-        };
-        let late: Vec<_> = self.meetings.iter().filter_map(late).collect();
-        for (place, missing) in late {
-            tracing::warn!("{missing}");
-            for arrival in self.meetings.get_mut(&place).into_iter().flat_map(|meeting| meeting.arrivals.values_mut()) {
-                arrival.warned = true;
-            }
+        for (place, since) in self.meetings.take_late(now) {
+            tracing::warn!("{}", self.missing(now, &place, since));
         }
     }
 
@@ -383,27 +344,19 @@ impl State {
 
     /// Ends the waits that have run out.
     pub fn expire(&mut self, now: Instant) {
-        let (expired, waiting) = std::mem::take(&mut self.key_waits).into_iter().partition(|wait| wait.deadline <= now);
-        self.key_waits = waiting;
-        for KeyWait { process, call, .. } in expired {
+        for KeyWait { process, call, .. } in self.store.expire(now) {
             self.answer(process, call, Response::KeyMissing, Body::default());
         }
 
-        let mut expired = Vec::new();
-        for (place, meeting) in &self.meetings {
-            let over = meeting.arrivals.iter().filter(|(_, arrival)| arrival.deadline <= now);
-            expired.extend(over.map(|(process, arrival)| (*process, arrival.call, self.missing(now, place, arrival))));
-        }
+        let overdue = self.meetings.arrivals().filter(|(.., arrival)| arrival.deadline <= now);
+        let expired: Vec<(u32, u64, Missing)> = overdue
+            .map(|(place, process, arrival)| (process, arrival.call, self.missing(now, place, arrival.since)))
+            .collect();
         for (process, _, missing) in &expired {
-            if let Some(meeting) = self.meetings.get_mut(&missing.place)
-                && let Some(arrival) = meeting.arrivals.remove(process)
-            {
-                meeting.bytes -= CONTRIBUTION_LENGTH + arrival.body.len();
-            }
+            self.meetings.leave(*process, &missing.place);
         }
-        let arrivals = self.meetings.values().flat_map(|meeting| meeting.arrivals.values());
-        let deadlines = arrivals.map(|arrival| arrival.deadline).chain(self.key_waits.iter().map(|wait| wait.deadline));
-        self.deadline = deadlines.min();
+        let deadlines = self.meetings.arrivals().map(|(.., arrival)| arrival.deadline);
+        self.deadline = deadlines.chain(self.store.waits().iter().map(|wait| wait.deadline)).min();
         let gave_up = expired.iter().find(|(_, _, missing)| missing.place == Place::Join);
         let gave_up = gave_up.map(|(process, _, missing)| (*process, missing.to_string()));
         for (process, call, missing) in expired {
@@ -453,26 +406,6 @@ impl State {
         self.answer(process, call, Response::Rejected(reason), Body::default());
     }
 
-    /// A key is put once, so that a `get` always means the same value. The same value again is no harm.
-    fn put(&mut self, key: String, value: Body) -> Result<(), String> {
-        check_name("key", &key)?;
-        if let Some(old) = self.store.get(&key) {
-            return if *old == value { Ok(()) } else { Err(format!("key '{key}' has another value already")) };
-        }
-        self.store_bytes += key.len() + value.len();
-        if self.store_bytes > MAX_STORE {
-            self.store_bytes -= key.len() + value.len();
-            return Err(format!("no room for key '{key}': the store is limited to {MAX_STORE} bytes"));
-        }
-        let (found, waiting) = std::mem::take(&mut self.key_waits).into_iter().partition(|wait| wait.key == key);
-        self.key_waits = waiting;
-        for KeyWait { process, call, .. } in found {
-            self.answer(process, call, Response::Value, value.clone());
-        }
-        self.store.insert(key, value);
-        Ok(())
-    }
-
     fn arrive(&mut self, now: Instant, process: u32, call: u64, place: Place, timeout: Duration, body: Body) {
         if let Place::Barrier(name) | Place::AllGather(name) = &place {
             let gone = self.members.first_gone();
@@ -486,25 +419,15 @@ impl State {
                 return self.reject(process, call, reason);
             }
         }
-        let meeting = self.meetings.entry(place.clone()).or_default();
-        if meeting.arrivals.contains_key(&process) {
-            return self.reject(process, call, format!("process {process} is already at {place}"));
-        }
-        let bytes = meeting.bytes + CONTRIBUTION_LENGTH + body.len();
-        if bytes > MAX_BODY {
-            return self.reject(process, call, format!("{place} would have more than {MAX_BODY} bytes"));
-        }
-        meeting.bytes = bytes;
         let deadline = later(now, timeout);
-        meeting.arrivals.insert(process, Arrival { call, since: now, deadline, warned: false, body });
-        if meeting.arrivals.len() == self.process_count as usize {
-            let Meeting { arrivals, .. } = self.meetings.remove(&place).unwrap_or_default();
-            return self.complete(now, &place, arrivals);
+        match self.meetings.arrive(process, &place, Arrival { call, since: now, deadline, body, warned: false }) {
+            Ok(Some(arrivals)) => self.complete(now, &place, arrivals),
+            Ok(None) => self.wake_by(deadline),
+            Err(reason) => self.reject(process, call, reason),
         }
-        self.wake_by(deadline);
     }
 
-    fn complete(&mut self, now: Instant, place: &Place, arrivals: BTreeMap<u32, Arrival>) {
+    fn complete(&mut self, now: Instant, place: &Place, arrivals: Arrivals) {
         match place {
             Place::Join => {
                 self.complete = true;
@@ -551,12 +474,8 @@ impl State {
     /// Ends the meetings that cannot happen any more because a process has left.
     fn forsake(&mut self, process: u32) {
         let name = self.members.name(process);
-        for (place, meeting) in std::mem::take(&mut self.meetings) {
-            if place == Place::Shutdown {
-                self.meetings.insert(place, meeting);
-                continue;
-            }
-            for (waiting, arrival) in meeting.arrivals {
+        for (place, arrivals) in self.meetings.forsake() {
+            for (waiting, arrival) in arrivals {
                 self.reject(waiting, arrival.call, format!("{place} cannot be met: {name} has left the job"));
             }
         }
@@ -564,29 +483,26 @@ impl State {
 
     /// Where processes wait, the first place of each.
     fn places(&self) -> BTreeMap<u32, Place> {
-        let waits = self.key_waits.iter().map(|wait| (wait.process, Place::Key(wait.key.clone())));
+        let waits = self.store.waits().iter().map(|wait| (wait.process, Place::Key(wait.key.clone())));
         let mut places: BTreeMap<u32, Place> = waits.collect();
-        for (place, meeting) in &self.meetings {
-            for process in meeting.arrivals.keys() {
-                let first = places.entry(*process).or_insert_with(|| place.clone());
-                if *place < *first {
-                    *first = place.clone();
-                }
+        for (place, process, _) in self.meetings.arrivals() {
+            let first = places.entry(process).or_insert_with(|| place.clone());
+            if *place < *first {
+                *first = place.clone();
             }
         }
         places
     }
 
-    fn missing(&self, now: Instant, place: &Place, arrival: &Arrival) -> Missing {
-        let here = self.meetings.get(place);
-        let absent =
-            (0..self.process_count).filter(|process| here.is_none_or(|here| !here.arrivals.contains_key(process)));
+    /// Who is missing at a place where someone waits since then.
+    fn missing(&self, now: Instant, place: &Place, since: Instant) -> Missing {
         let mut places = self.places();
+        let absent = self.meetings.absent(place).into_iter();
         let processes =
             absent.map(|process| MissingProcess { waits_at: places.remove(&process), ..self.members.missing(process) });
         Missing {
             place: place.clone(),
-            waited: now.saturating_duration_since(arrival.since),
+            waited: now.saturating_duration_since(since),
             process_count: self.process_count,
             processes: processes.collect(),
         }
@@ -601,13 +517,6 @@ fn later(now: Instant, timeout: Duration) -> Instant {
 
 fn processes(count: u32) -> String {
     if count == 1 { "1 process".to_owned() } else { format!("{count} processes") }
-}
-
-fn check_name(what: &str, name: &str) -> Result<(), String> {
-    if name.len() > MAX_NAME {
-        return Err(format!("a {what} of {} bytes is too long: the limit is {MAX_NAME}", name.len()));
-    }
-    Ok(())
 }
 
 /// See [`take_untrusted`](super::super::take_untrusted): the messages of two processes that have joined.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::rendezvous::wire::MAX_NAME;
 
 fn state(process_count: u32) -> State {
     State::new(
