@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use crate::dtype::DType;
-use crate::proto::{LayoutProto, PrimitiveType, ProgramShapeProto, ShapeProto, TileProto};
+use crate::proto::{LayoutProto, PrimitiveType, ShapeProto, TileProto};
 
 /// The size that stands for an unbounded dynamic dimension (`?` in text).
 pub const UNBOUNDED: i64 = i64::MIN;
@@ -150,12 +150,6 @@ pub fn text_with_layout(shape: &ShapeProto) -> String {
 /// The text form without layouts.
 pub fn text_without_layout(shape: &ShapeProto) -> String {
     Text { shape, layouts: Layouts::None }.to_string()
-}
-
-/// Parameters and result of a program without layouts and names: `(f32[2], s32[]) -> f32[2]`.
-pub fn program_text(program: &ProgramShapeProto) -> String {
-    let parameters: Vec<String> = program.parameters.iter().map(|shape| text_without_layout(shape)).collect();
-    format!("({}) -> {}", parameters.join(", "), text_without_layout(&program.result))
 }
 
 #[derive(Clone, Copy, PartialEq)]
