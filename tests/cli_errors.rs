@@ -96,6 +96,15 @@ fn mistakes_in_mlir_are_shown_with_the_place() {
 }
 
 #[test]
+fn broken_mlir_never_ends_the_process() {
+    let files = Files::new();
+    let deep = files.with("deep.mlir", "module {".repeat(20_000));
+    fails(&files, &spmd_run([&deep]), 1, &["deep.mlir:1:4104: nested deeper than 512 levels"]);
+    let cut = files.with("cut.mlirbc", b"ML\xefR\x0dStableHLO_v1.15.0");
+    fails(&files, &spmd_run([&cut]), 1, &["cut.mlirbc: this MLIR bytecode is cut short", "PJRT_Client_Compile"]);
+}
+
+#[test]
 fn programs_with_mistakes_are_shown_with_the_place() {
     let files = Files::new();
     let with = |from: &str, to: &str| files.with("wrong.hlo", ADD.replace(from, to));

@@ -162,7 +162,7 @@ fn hostile_files_are_clear_errors() {
         messages += &format!("{}\n", read_npz(&missing).unwrap_err()).replace(folder.path().to_str().unwrap(), "DIR");
     }
     insta::assert_snapshot!(messages, @r#"
-    DIR/empty.npz: not an .npz archive, or not a whole one: invalid Zip archive: Could not find EOCD
+    DIR/empty.npz: the file is empty
     DIR/text.npz: not an .npz archive, or not a whole one: invalid Zip archive: Could not find EOCD
     DIR/single.npz: this is a single array (.npy), not an archive of them (.npz)
     DIR/truncated.npz: not an .npz archive, or not a whole one: invalid Zip archive: Could not find EOCD

@@ -13,6 +13,11 @@ use spmd_run::runtime::{Plan, Request, RuntimeError};
 
 use super::{Failure, meant_command};
 
+/// What plugins say of MLIR bytecode that they cannot read.
+const UNREADABLE_BYTECODE: &str = "Failed to parse using StableHLO";
+const BYTECODE_ADVICE: &str =
+    ": this MLIR bytecode is cut short, damaged or too new for the plugin; write it again, or try a newer --plugin";
+
 #[derive(Args)]
 pub struct ProgramOptions {
     /// HLO text, HloModuleProto, HloProto, StableHLO text or MLIR bytecode; told apart by content
@@ -51,7 +56,11 @@ impl ProgramOptions {
         }
         match ParseError::from_mlir_diagnostic(&self.name(), bytes, &error.to_string()) {
             Some(error) => Failure::program(error),
-            None => Failure::program(anyhow::Error::new(error).context(self.name())),
+            None => {
+                let unreadable = error.to_string().contains(UNREADABLE_BYTECODE);
+                let advice = if unreadable { BYTECODE_ADVICE } else { "" };
+                Failure::program(anyhow::Error::new(error).context(self.name() + advice))
+            }
         }
     }
 

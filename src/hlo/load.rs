@@ -5,6 +5,7 @@ use std::fmt;
 use buffa::{DecodeError, DecodeOptions, Message};
 use serde::Serialize;
 
+use super::nesting::check_nesting;
 use super::{HloModule, ParseError, Program, parse, shape};
 use crate::proto::{HloModuleProto, HloProto};
 
@@ -12,12 +13,14 @@ use crate::proto::{HloModuleProto, HloProto};
 const MLIR_MAGIC: &[u8] = b"ML\xefR";
 
 /// Containers that people hand over as they are, and how each starts.
-const CONTAINERS: [(&[u8], &str, &str); 5] = [
+const CONTAINERS: [(&[u8], &str, &str); 7] = [
     (b"\x93NUMPY", "an array (.npy)", "which goes to a program as an argument: --arg 0=FILE"),
     (b"\x1f\x8b", "gzip data", "unpack it first: gunzip"),
     (b"PK\x03\x04", "a zip archive", "unpack it first: unzip"),
     (b"\x28\xb5\x2f\xfd", "zstd data", "unpack it first: unzstd"),
     (b"\x7fELF", "an ELF object", "pass the program's HLO, not what was compiled from it"),
+    (b"\xff\xfe", "text in UTF-16", "make it UTF-8 first: iconv -f UTF-16 -t UTF-8"),
+    (b"\xfe\xff", "text in UTF-16", "make it UTF-8 first: iconv -f UTF-16 -t UTF-8"),
 ];
 
 /// First words of MLIR text: a module, a function, or a mesh or resources before them.
@@ -35,7 +38,7 @@ pub enum LoadError {
         /// The file.
         name: String,
     },
-    /// HLO text with an error in it.
+    /// Text with an error in it.
     #[error(transparent)]
     Parse(#[from] ParseError),
     /// HLO text in another encoding than UTF-8.
@@ -157,6 +160,7 @@ pub fn load_with_form(bytes: &[u8], name: &str) -> Result<(Program, Form), LoadE
         return Err(LoadError::Empty { name: name() });
     }
     if is_mlir(code) {
+        check_nesting(text, &name())?;
         return Ok((Program::Mlir(bytes.to_vec()), Form::StablehloText));
     }
     // What starts like this is a script or a text with headings, whatever it quotes.
@@ -327,6 +331,15 @@ mod tests {
             @"m.hlo: this is an array (.npy), which goes to a program as an argument: --arg 0=FILE"
         );
         insta::assert_snapshot!(message(b"\x1f\x8b\x08\0"), @"m.hlo: this is gzip data, unpack it first: gunzip");
+        let utf16: Vec<u8> = format!("\u{feff}{TEXT}").encode_utf16().flat_map(u16::to_le_bytes).collect();
+        insta::assert_snapshot!(
+            message(&utf16),
+            @"m.hlo: this is text in UTF-16, make it UTF-8 first: iconv -f UTF-16 -t UTF-8"
+        );
+        insta::assert_snapshot!(
+            message("module {".repeat(520).as_bytes()).lines().next().unwrap(),
+            @"m.hlo:1:4104: nested deeper than 512 levels"
+        );
         insta::assert_snapshot!(message(b"HloModule caf\xe9"), @"m.hlo: HLO text must be UTF-8, byte 13 is not");
         insta::assert_snapshot!(
             message(&[0xff; 64]),

@@ -32,6 +32,7 @@ pub mod groups;
 mod infer;
 pub mod literal;
 mod load;
+mod nesting;
 mod opcode;
 mod parse;
 mod print;

@@ -65,31 +65,31 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// What is said of an asynchronous operation holds for the operation that it wraps as well.
-    pub(super) fn copy_to_wrapped(&mut self, scope: &Scope<'a>, proto: &HloInstructionProto) {
-        let start = match scope.async_start(proto) {
-            Some((_, start)) if proto.opcode != "async-start" => start,
+    /// What is said of an asynchronous operation holds for the operation that it wraps as well, through all chains
+    /// that stand inside of each other: read again after printing, it must be the same.
+    pub(super) fn copy_to_wrapped(
+        &mut self,
+        scope: &Scope<'a>,
+        start: usize,
+        proto: &HloInstructionProto,
+    ) -> Result<()> {
+        let first = match scope.async_start(proto) {
+            Some((_, first)) if proto.opcode != "async-start" => first,
             _ => proto,
         };
-        let id = start.called_computation_ids.first();
-        let Some(wrapped) = id.and_then(|&id| self.computations.get_mut(id as usize)) else { return };
-        let root = (wrapped.root_id - (wrapped.id << 32)) as usize;
-        let root = &mut wrapped.instructions[root];
-        if proto.metadata.is_set() {
-            root.metadata = proto.metadata.clone();
+        let mut called = first.called_computation_ids.first().copied();
+        while let Some(wrapped) = called.and_then(|id| self.computations.get_mut(id as usize)) {
+            let local = |id: i64| (id - (wrapped.id << 32)) as usize;
+            let root = local(wrapped.root_id);
+            copy_description(proto, &mut wrapped.instructions[root]);
+            let mut last = &wrapped.instructions[root];
+            while matches!(last.opcode.as_str(), "async-update" | "async-done") {
+                last = &wrapped.instructions[local(last.operand_ids[0])];
+            }
+            called = last.called_computation_ids.first().copied().filter(|_| last.opcode == "async-start");
+            self.charge(start, 1)?;
         }
-        if proto.details().original_value.is_set() {
-            root.details_mut().original_value = proto.details().original_value.clone();
-        }
-        if !proto.details().backend_config.is_empty() {
-            root.details_mut().backend_config.clone_from(&proto.details().backend_config);
-        }
-        if proto.frontend_attributes.is_set() {
-            root.frontend_attributes = proto.frontend_attributes.clone();
-        }
-        if proto.details().statistics_viz.is_set() {
-            root.details_mut().statistics_viz = proto.details().statistics_viz.clone();
-        }
+        Ok(())
     }
 
     /// Checks an async-start. The computation that it calls runs on its thread, with everything that calls in turn.
@@ -133,6 +133,25 @@ impl Scope<'_> {
             return Err(fail(start, "the operation was started with another computation"));
         }
         Ok(())
+    }
+}
+
+fn copy_description(from: &HloInstructionProto, to: &mut HloInstructionProto) {
+    if from.metadata.is_set() {
+        to.metadata = from.metadata.clone();
+    }
+    if from.frontend_attributes.is_set() {
+        to.frontend_attributes = from.frontend_attributes.clone();
+    }
+    let from = from.details();
+    if from.original_value.is_set() {
+        to.details_mut().original_value = from.original_value.clone();
+    }
+    if !from.backend_config.is_empty() {
+        to.details_mut().backend_config.clone_from(&from.backend_config);
+    }
+    if from.statistics_viz.is_set() {
+        to.details_mut().statistics_viz = from.statistics_viz.clone();
     }
 }
 

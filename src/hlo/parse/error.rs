@@ -38,7 +38,7 @@ impl ParseError {
         })
     }
 
-    pub(super) fn new(file: &str, text: &str, offset: usize, mut message: String) -> ParseError {
+    pub(in crate::hlo) fn new(file: &str, text: &str, offset: usize, mut message: String) -> ParseError {
         if message.len() > LONGEST_MESSAGE {
             message.truncate(floor_char_boundary(&message, LONGEST_MESSAGE));
             message.push_str("...");

@@ -141,7 +141,7 @@ impl<'a> Parser<'a> {
             _ => None,
         };
         match opcode.rule {
-            Rule::AsyncStart | Rule::AsyncUpdate | Rule::AsyncDone => self.copy_to_wrapped(scope, proto),
+            Rule::AsyncStart | Rule::AsyncUpdate | Rule::AsyncDone => self.copy_to_wrapped(scope, start, proto)?,
             // The text may give dimensions; XLA takes all of them whatever it says.
             Rule::Map => proto.dimensions = (0..proto.shape.dimensions.len() as i64).collect(),
             Rule::Parameter => scope.add_parameter(start, proto.parameter_number)?,

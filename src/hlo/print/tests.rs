@@ -181,6 +181,27 @@ fn an_origin_of_another_shape_stays() {
 }
 
 #[test]
+fn what_is_said_of_a_chain_around_another_one_reads_the_same_again() {
+    let chain = |operation: &str, called: &str, attributes: &str| {
+        format!(
+            "  %start = ((f32[4]), f32[4], s32[]) {operation}-start(%p){called}\n  \
+             ROOT %done = f32[4] {operation}-done(%start){attributes}\n}}\n"
+        )
+    };
+    let outer = |called: &str| chain("async", &format!(", calls={called}"), ", frontend_attributes={a=\"b\"}");
+    let text = format!(
+        "HloModule m\n\n%inner {{\n  %p = f32[4] parameter(0)\n{}\n%middle {{\n  %p = f32[4] parameter(0)\n{}\n\
+         ENTRY %main {{\n  %p = f32[4] parameter(0)\n{}",
+        chain("negate", "", ""),
+        chain("async", ", calls=%inner", ""),
+        outer("%middle")
+    );
+    let printed = round_trip(&text);
+    assert_eq!(printed.matches("frontend_attributes={a=\"b\"}").count(), 4, "{printed}");
+    assert_eq!(round_trip(&printed), printed);
+}
+
+#[test]
 fn what_is_elided_stays_so() {
     let text = "HloModule m\n\nENTRY %main {\n  ROOT %c = f32[2,3] constant({...})\n}\n";
     assert_eq!(round_trip(text), text);

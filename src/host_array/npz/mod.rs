@@ -53,6 +53,9 @@ pub fn read_npz_from(mut reader: impl Read + Seek, file: &str) -> Result<BTreeMa
     let mut start = Vec::new();
     reader.by_ref().take(MAGIC.len() as u64).read_to_end(&mut start).map_err(failed)?;
     let length = reader.seek(SeekFrom::End(0)).map_err(failed)?;
+    if length == 0 {
+        return Err(FileError::malformed(file, "the file is empty"));
+    }
     if start == MAGIC {
         return Err(FileError::malformed(file, "this is a single array (.npy), not an archive of them (.npz)"));
     }
