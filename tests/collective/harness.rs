@@ -49,6 +49,12 @@ impl Paths {
         }
     }
 
+    /// The island of each process where there are no slices: those with an even index share memory on mixed ways.
+    pub fn islands(self, processes: usize) -> Vec<u32> {
+        let is_mixed = matches!(self, Paths::Mixed | Paths::MixedTls);
+        (0..processes as u32).map(|process| if is_mixed && process % 2 == 0 { 0 } else { process }).collect()
+    }
+
     fn identity(self) -> Option<Identity> {
         matches!(self, Paths::Tls | Paths::MixedTls).then(|| Identity::of_secret(&[7; 32]).unwrap())
     }
