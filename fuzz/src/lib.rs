@@ -3,8 +3,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// Memory that an input of any length may take, in bytes: a lone value may stand for 65,536 elements of 16 bytes, which are
-/// held three times while they are put into the order of their layout.
+/// Memory that an input of any length may take, in bytes: the values of a text that are left out are at most
+/// 65,536 here, of 16 bytes each, which are held three times while they are put into the order of their layout.
 const CONSTANT: isize = 4 << 20;
 /// Memory that each byte of input may take on top of it.
 const FACTOR: isize = 16;

@@ -7,7 +7,7 @@ use super::cursor::fail;
 use super::error::Result;
 use crate::dtype::DType;
 use crate::hlo::literal::{DenseWriter, Scalar};
-use crate::hlo::shape::{byte_size, dtype, is_tuple, num_elements, text};
+use crate::hlo::shape::{dtype, is_tuple, num_elements, text};
 use crate::proto::{LiteralProto, ShapeProto, SharedShape};
 
 /// Constants whose values the text leaves out, and the filler they get.
@@ -17,12 +17,12 @@ pub(super) struct Elided {
     pub(super) names: Vec<String>,
     /// Whether the last literal was one.
     pub(super) last: bool,
-    bytes: u64,
+    elements: u64,
     counter: u32,
 }
 
-/// Filler that a text may ask for, so that a short text cannot take all memory.
-const MAX_FILLER_BYTES: u64 = 64 << 20;
+/// Elements of filler that a text may ask for, each of which takes up to 16 bytes: a short text cannot take all memory.
+const MAX_FILLER: u64 = if cfg!(fuzzing) { 1 << 16 } else { 8 << 20 };
 
 impl<'a> Parser<'a> {
     /// A literal of this shape: `1.5`, `{ {1, 2}, {3, 4} }`, `(1, {2, 3})`.
@@ -224,13 +224,13 @@ impl<'a> Parser<'a> {
 
     /// The number of elements of a shape whose values do not stand in the text.
     fn count_of_filler(&mut self, shape: &ShapeProto) -> Result<u64> {
-        let bytes = byte_size(shape).and_then(|bytes| self.elided.bytes.checked_add(bytes));
-        match (bytes, num_elements(shape)) {
-            (Some(bytes), Some(count)) if bytes <= MAX_FILLER_BYTES => {
-                self.elided.bytes = bytes;
+        let left = MAX_FILLER - self.elided.elements;
+        match num_elements(shape).filter(|count| *count <= left) {
+            Some(count) => {
+                self.elided.elements += count;
                 Ok(count)
             }
-            _ => Err(fail(self.pos(), "the values of this constant are left out and it is too large to fill")),
+            None => Err(fail(self.pos(), "the values of this constant are left out and it is too large to fill")),
         }
     }
 }
