@@ -13,6 +13,7 @@ each other beside that are lines of JSON on standard input and output.
 """
 
 import collections
+import contextlib
 import inspect
 import json
 import os
@@ -256,11 +257,13 @@ class Host:
         """Whether this very spmd-run is here, at the launcher's path or in the cache."""
         self.cached = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "spmd-run/ray", hash)
         for self.binary in (path, self.cached):
-            if os.access(self.binary, os.X_OK):
-                is_same = subprocess.run([self.binary, "__host", "--is", hash], stdin=subprocess.DEVNULL, capture_output=True)
-                if is_same.returncode == 0:
-                    return True
+            if self.is_binary(self.binary):
+                return True
         return False
+
+    def is_binary(self, path):
+        question = [path, "__host", "--is", os.path.basename(self.cached)]
+        return os.access(path, os.X_OK) and not subprocess.run(question, stdin=subprocess.DEVNULL, capture_output=True).returncode
 
     def receive(self, pieces):
         """Keeps the binary in the cache, and no more than a few of other versions."""
@@ -272,10 +275,16 @@ class Host:
             for piece in pieces:
                 file.write(ray.get(piece))
         os.chmod(file.name, 0o700)
-        os.replace(file.name, self.cached)
+        try:
+            os.link(file.name, self.cached)
+            os.unlink(file.name)
+        except OSError:
+            # Another node with the same cache was faster, and runs it by now; or it is damaged, or there are no links.
+            os.unlink(file.name) if self.is_binary(self.cached) else os.replace(file.name, self.cached)
         versions = sorted((entry.path for entry in os.scandir(folder)), key=os.path.getmtime)
         for old in versions[:-3]:
-            os.unlink(old)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(old)
 
     def start(self, words, address):
         """Starts the helper, by words in which the binary's path and a name at the end are missing."""
