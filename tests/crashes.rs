@@ -71,7 +71,7 @@ fn in_the_partitioner() {
     insta::assert_snapshot!(report(&outcome, 132), @r"
     error: hlo/gspmd_stablehlo.mlir: process 0 failed: killed by signal 4 (SIGILL) while importing and partitioning the program
     its last words: compiler.cc:7] Check failed: shape.has_layout() f32[8]
-    the plugin crashed: try another version of it (--plugin), and report this program to its makers
+    the plugin crashed: the file may be damaged; if it is not, try another version of the plugin (--plugin), and report this program to its makers
     ");
 }
 

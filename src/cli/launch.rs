@@ -304,15 +304,18 @@ pub fn run(job: &Job, subject: Option<&Path>) -> Result<u8, Failure> {
 /// What to do when a signal ended a controller that nobody sent it.
 fn advice(outcome: &Outcome) -> &'static str {
     let Outcome::Failed(failed) = outcome else { return "" };
-    if failed.phase.is_none() {
-        return "";
-    }
+    let Some(phase) = &failed.phase else { return "" };
     match failed.end.signal() {
         Some(libc::SIGKILL) => {
             "\nif nobody killed it, the system did, as memory ran out: see dmesg, and take fewer processes or a smaller \
              program"
         }
         Some(libc::SIGABRT | libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGTRAP) => {
+            // MLIR is read by nobody before the plugin does.
+            if phase.starts_with("importing") {
+                return "\nthe plugin crashed: the file may be damaged; if it is not, try another version of the plugin \
+                        (--plugin), and report this program to its makers";
+            }
             "\nthe plugin crashed: try another version of it (--plugin), and report this program to its makers"
         }
         _ => "",

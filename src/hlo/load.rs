@@ -6,6 +6,7 @@ use buffa::{DecodeError, DecodeOptions, Message};
 use serde::Serialize;
 
 use super::nesting::check_nesting;
+use super::parse::is_instruction;
 use super::{HloModule, ParseError, Program, parse, shape};
 use crate::proto::{HloModuleProto, HloProto};
 
@@ -26,7 +27,7 @@ const CONTAINERS: [(&[u8], &str, &str); 7] = [
 /// First words of MLIR text: a module, a function, or a mesh or resources before them.
 const MLIR_WORDS: [&str; 6] = ["module", "builtin.module", "\"builtin.module\"", "func.func", "sdy.mesh", "{-#"];
 
-/// One of these stands in every HLO text, be it a module, some computations or a lone instruction.
+/// One of these stands in HLO text, be it a module, some computations or a lone instruction with a name.
 const HLO_WORDS: [&str; 3] = ["HloModule", " = ", "ENTRY"];
 
 /// A file that holds no program, or a broken one.
@@ -164,7 +165,7 @@ pub fn load_with_form(bytes: &[u8], name: &str) -> Result<(Program, Form), LoadE
         return Ok((Program::Mlir(bytes.to_vec()), Form::StablehloText));
     }
     // What starts like this is a script or a text with headings, whatever it quotes.
-    if !code.starts_with('#') && HLO_WORDS.iter().any(|word| code.contains(word)) {
+    if !code.starts_with('#') && (HLO_WORDS.iter().any(|word| code.contains(word)) || is_instruction(code)) {
         return Ok((Program::Hlo(parse(text, &name())?), Form::HloText));
     }
     let start = code.split_whitespace().next().unwrap_or_default().chars().take(20).collect();
@@ -280,6 +281,13 @@ mod tests {
         assert_eq!(hlo(&module().encode_to_vec()), module());
         let dump = HloProto { hlo_module: Some(module()).into(), ..HloProto::default() };
         assert_eq!(hlo(&dump.encode_to_vec()), module());
+        for text in [
+            "f32[2] negate(f32[2] p)",
+            "// one\n(f32[2], s32[]) tuple(f32[2] a, s32[] b)",
+            "ROOT %x=f32[] sine(f32[] p)",
+        ] {
+            assert_eq!(hlo(text.as_bytes()), parse(text, "m").unwrap().proto);
+        }
         let mlir = [
             "module @m {}",
             "module{}",
@@ -315,6 +323,10 @@ mod tests {
         insta::assert_snapshot!(
             message(b"# spmd-run\n\nRuns `%a = f32[] add(%b)` and modules."),
             @"m.hlo: this text is no program: it starts with '#', where HLO text starts with 'HloModule' and StableHLO with 'module'"
+        );
+        insta::assert_snapshot!(
+            message(b"f[1] (or so) is x=1"),
+            @"m.hlo: this text is no program: it starts with 'f[1]', where HLO text starts with 'HloModule' and StableHLO with 'module'"
         );
         insta::assert_snapshot!(
             message(b"modules, meshes and more"),

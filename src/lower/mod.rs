@@ -8,6 +8,7 @@
 mod call_sites;
 mod custom_call;
 mod desync;
+mod flatten;
 mod module;
 mod order;
 mod plan;
@@ -24,6 +25,7 @@ use std::collections::HashMap;
 use crate::collective::CollectiveSpec;
 use crate::hlo::HloModule;
 use crate::hlo::groups::GroupError;
+pub use flatten::flatten_entry;
 use plan::Plan;
 
 /// The custom call that stands for a collective; its attribute `key` is [`CollectiveSpec::key`].

@@ -155,6 +155,10 @@ pub(super) fn normalize(
         module.source = None;
         hlo::verify(module, replicas, partitions)?;
     }
+    if lower::flatten_entry(module) {
+        note(notes, "tuples among the arguments or results are passed array by array, in order".to_owned());
+        hlo::verify(module, replicas, partitions)?;
+    }
     hlo::remove_dead_code(&mut module.proto);
     hlo::groups::expand_replica_groups(&mut module.proto).map_err(lower::Error::from)?;
     let program_shape = module.proto.host_program_shape.get_or_insert_default();

@@ -45,6 +45,18 @@ pub fn parse(text: &str, file: &str) -> std::result::Result<HloModule, ParseErro
     })
 }
 
+/// Whether a text starts as a lone instruction does: `[[ROOT] name =] shape opcode`.
+pub(super) fn is_instruction(text: &str) -> bool {
+    let mut parser = Parser::new(text);
+    if !parser.at_shape() {
+        parser.eat_word("ROOT");
+        if parser.eat_name().is_none() || !parser.eat(b'=') {
+            return false;
+        }
+    }
+    matches!(parser.optional_shape(), Ok(Some(_))) && parser.peek_word().is_some()
+}
+
 /// Nesting of tuples, operands and computations that is accepted. Protobuf readers stop at 100 levels.
 const MAX_DEPTH: usize = 64;
 

@@ -40,6 +40,14 @@ impl<'a> Parser<'a> {
             self.sharding_item(&mut sharding)?;
             self.eat(b',');
         }
+        if sharding.r#type != Type::OTHER {
+            // As XLA does: a word for the whole array overrides tiles, of which only listed devices are an error.
+            sharding.tile_assignment_dimensions.clear();
+            sharding.iota_reshape_dims.clear();
+            sharding.iota_transpose_perm.clear();
+            sharding.replicate_on_last_tile_dim = false;
+            sharding.last_tile_dims.clear();
+        }
         check_sharding(start, &sharding)?;
         Ok(sharding)
     }
@@ -47,11 +55,11 @@ impl<'a> Parser<'a> {
     fn sharding_item(&mut self, sharding: &mut OpSharding) -> Result<()> {
         let start = self.pos();
         match self.word("a sharding, such as replicated or devices=[2,1]0,1")? {
-            "replicated" => sharding.r#type = Type::REPLICATED.into(),
-            "maximal" => sharding.r#type = Type::MAXIMAL.into(),
-            "manual" => sharding.r#type = Type::MANUAL.into(),
-            "unknown" => sharding.r#type = Type::UNKNOWN.into(),
-            "unreduced" => sharding.r#type = Type::UNREDUCED.into(),
+            "replicated" => override_type(sharding, Type::REPLICATED),
+            "maximal" => override_type(sharding, Type::MAXIMAL),
+            "manual" => override_type(sharding, Type::MANUAL),
+            "unknown" => override_type(sharding, Type::UNKNOWN),
+            "unreduced" => override_type(sharding, Type::UNREDUCED),
             "last_tile_dim_replicate" => sharding.replicate_on_last_tile_dim = true,
             "last_tile_dims" => {
                 self.expect(b'=', "after 'last_tile_dims'")?;
@@ -403,6 +411,15 @@ fn product(mut sizes: impl Iterator<Item = i64>) -> Option<i64> {
     sizes.try_fold(1i64, |product, size| if size > 0 { product.checked_mul(size) } else { None })
 }
 
+/// Of several words for the whole array the first in this order counts, wherever it stands.
+fn override_type(sharding: &mut OpSharding, kind: Type) {
+    const ORDER: [Type; 5] = [Type::REPLICATED, Type::MAXIMAL, Type::MANUAL, Type::UNKNOWN, Type::UNREDUCED];
+    let place = |kind: Option<Type>| ORDER.iter().position(|&it| Some(it) == kind).unwrap_or(ORDER.len());
+    if place(Some(kind)) < place(sharding.r#type.as_known()) {
+        sharding.r#type = kind.into();
+    }
+}
+
 fn check_sharding(start: usize, sharding: &OpSharding) -> Result<()> {
     let devices = sharding.tile_assignment_devices.len() as i64;
     if sharding.r#type == Type::MAXIMAL {
@@ -410,8 +427,7 @@ fn check_sharding(start: usize, sharding: &OpSharding) -> Result<()> {
     }
     let dims = &sharding.tile_assignment_dimensions;
     if sharding.r#type != Type::OTHER {
-        let tiled = !dims.is_empty() || devices > 0;
-        return if tiled { Err(fail(start, "this kind of sharding has no devices")) } else { Ok(()) };
+        return if devices > 0 { Err(fail(start, "this kind of sharding has no devices")) } else { Ok(()) };
     }
     if dims.is_empty() {
         return Err(fail(start, "expected replicated, maximal, manual, unreduced, unknown or devices=[...]"));

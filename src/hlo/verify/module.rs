@@ -77,31 +77,10 @@ pub(super) fn check(module: &HloModuleProto, computations: &HashMap<i64, Signatu
     ensure!(program.is_set(), "the module has no program shape");
     program.parameters.iter().chain([&*program.result]).try_for_each(|shape| structure::check_shape(shape))?;
     announces(program, entry).map_err(|message| format!("the module's program shape and its entry: {message}"))?;
-    check_parameters(entry)?;
     check_aliases(module)?;
     check_schedule(module, computations)?;
     let shardings = module.spmd_parameters_shardings.iter().chain(module.spmd_output_sharding.as_option());
     shardings.into_iter().try_for_each(|sharding| sharding::well_formed(sharding, partitions).map(drop))
-}
-
-/// A program's arguments are arrays or tokens, or one tuple of them: PJRT hands them over one by one.
-fn check_parameters(entry: &Signature) -> Check {
-    let is_argument = |shape: &ShapeProto| shape::dtype(shape).is_some() || shape::is_token(shape);
-    if let [only] = entry.parameters.as_slice()
-        && shape::is_tuple(&only.shape)
-        && only.shape.tuple_shapes.iter().all(is_argument)
-    {
-        return Ok(());
-    }
-    for parameter in &entry.parameters {
-        ensure!(
-            is_argument(&parameter.shape),
-            "parameter '{}' of the entry is {}, and arguments are arrays, or one tuple of arrays",
-            parameter.name,
-            text(&parameter.shape)
-        );
-    }
-    Ok(())
 }
 
 fn check_aliases(module: &HloModuleProto) -> Check {

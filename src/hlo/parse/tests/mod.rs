@@ -261,6 +261,15 @@ fn shardings() {
     let subgroups = sharding("f32[2]", "{devices=[1,2,2]<=[4] last_tile_dims={manual, replicated}}");
     assert_eq!(subgroups.last_tile_dims.len(), 2);
     assert_eq!(sharding("f32[2]", "{devices=[2]<=[2] shard_as 5}").shard_group_id, 5);
+    for (text, kind) in [
+        ("{devices=[2]<=[2] unreduced}", Type::UNREDUCED),
+        ("{manual devices=[2,2]<=[4] last_tile_dims={unreduced}}", Type::MANUAL),
+        ("{replicated last_tile_dim_replicate}", Type::REPLICATED),
+        ("{unreduced unknown}", Type::UNKNOWN),
+        ("{manual unreduced}", Type::MANUAL),
+    ] {
+        assert_eq!(sharding("f32[2]", text), OpSharding { r#type: kind.into(), ..Default::default() }, "{text}");
+    }
     assert_eq!(sharding("(f32[2], f32[2])", "{replicated}").tuple_shardings.len(), 2);
     assert_eq!(sharding("(f32[2], f32[2])", "{{devices=[2]<=[2]}, {manual}}").tuple_shardings[1].r#type, Type::MANUAL);
     let named = sharding(
