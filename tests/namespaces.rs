@@ -67,9 +67,9 @@ fn links_between_slices_are_measured() {
         rate("dcn")
     };
     let fast = measured(47001);
-    assert!(network.limit(CABLE, RATE / 5));
+    assert!(network.limit(CABLE, RATE / 10));
     let slow = measured(47002);
-    assert!((2.5..10.0).contains(&(fast / slow)), "200 Mbit/s are {fast:.0} B/s, 40 Mbit/s {slow:.0} B/s");
+    assert!((2.5..20.0).contains(&(fast / slow)), "200 Mbit/s are {fast:.0} B/s, 20 Mbit/s {slow:.0} B/s");
 }
 
 #[test]

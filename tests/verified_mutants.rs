@@ -13,6 +13,7 @@ use std::time::Duration;
 use buffa::Message;
 use spmd_run::hlo::{self, HloModule};
 use spmd_run::lower::{self, replay};
+use spmd_run::partition;
 use spmd_run::pjrt::{CompileOptions, Program, ProgramFormat};
 use spmd_run::proto::HloModuleProto;
 
@@ -343,6 +344,7 @@ fn prepare(module: &mut HloModule, (replicas, partitions): (i64, i64)) -> bool {
         return false;
     }
     lower::flatten_entry(module);
+    partition::shard_tuples(module, partitions);
     hlo::remove_dead_code(&mut module.proto);
     let program_shape = module.proto.host_program_shape.get_or_insert_default();
     program_shape.parameters.iter_mut().for_each(|shape| hlo::shape::set_row_major(shape));

@@ -76,7 +76,7 @@ pub fn uses_shardy(program: &Program) -> bool {
     }
 }
 
-fn is_for_shardy(module: &HloModuleProto) -> bool {
+pub(super) fn is_for_shardy(module: &HloModuleProto) -> bool {
     let marked = |attributes: &FrontendAttributes| attributes.map.iter().any(|entry| entry.key.starts_with("xla.sdy."));
     marked(&module.frontend_attributes)
         || instructions(module).any(|instruction| {

@@ -7,6 +7,7 @@ mod counts;
 mod dump;
 mod signature;
 mod stablehlo;
+mod tuples;
 
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ pub use counts::{CountSource, Counts, Found, find_counts, is_partitioned, progra
 pub use dump::delete_dumps_of;
 pub use signature::{Signature, compiled_module, signature_of_compiled};
 pub use stablehlo::to_stablehlo;
+pub use tuples::shard_tuples;
 
 use crate::hlo::{HloModule, ModuleConfig, Program};
 use crate::mesh::ShardingError;

@@ -160,6 +160,7 @@ pub(super) fn normalize(
         hlo::verify(module, replicas, partitions)?;
     }
     hlo::remove_dead_code(&mut module.proto);
+    partition::shard_tuples(module, partitions);
     hlo::groups::expand_replica_groups(&mut module.proto).map_err(lower::Error::from)?;
     let program_shape = module.proto.host_program_shape.get_or_insert_default();
     // Arguments and results travel row-major, and plugins take the program's word for it.
